@@ -7947,7 +7947,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// Bytes of partial results from which on the queries of a pass are divided among rounds.
+/// Bytes of partial results from which on the queries of a pass whose keys are split are divided among rounds.
 constexpr uint64_t kAttendPartBytes = 64u << 20;
 
 /// A division of positions into spans: `octave` of `unit` positions, as many of twice that, and so on (chunk_of() in
@@ -7974,14 +7974,14 @@ constexpr Spans kSegments{args::kSegment, args::kSegmentOctave};
 /// True where attend_tile runs the attention of prompts, else attend_rows. `matrix`: OpenDevice::attend_matrix.
 inline bool attends_on_tiles(bool matrix, uint32_t d_head) { return matrix && (d_head == 128 || d_head == 256); }
 
-/// Partial results of a kv head to make room for: of all queries at once up to kAttendPartBytes, of one block of
-/// queries at least.
+/// Partial results of a kv head to make room for: one for each query, which is what a pass needs that does not split
+/// its keys; for each segment as well up to kAttendPartBytes, but of one block of queries at least.
 inline uint32_t attend_parts(uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
     const uint64_t block = uint64_t{args::kAttendRound} * n_segment,
                    one = block * n_head_kv * d_head * sizeof(float),  // bytes of a block of queries
         n_block =
             std::min<uint64_t>(ceil_div(n_query, args::kAttendRound), std::max<uint64_t>(kAttendPartBytes / one, 1));
-    return static_cast<uint32_t>(block * n_block);
+    return static_cast<uint32_t>(std::max<uint64_t>(block * n_block, round_up(n_query, args::kAttendRound)));
 }
 
 /// The kernel and its grid.
@@ -8006,8 +8006,8 @@ struct AttendTileChoice {
 /// n_part     partial results of a kv head that there is room for
 ///
 /// Tiles of 128 queries, or of 64 where that is all there is. Keys are split among workgroups, one for each segment,
-/// unless the tiles alone fill the device twice: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at 144;
-/// of 256 tiles of 65 536 keys it is 174 and 178.
+/// unless the tiles alone keep 7 of 8 cores at work: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at
+/// 144; of 256 tiles of 65 536 keys it is 174 and 178, and no partial results are joined in rounds.
 inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t n_query, uint32_t n_head_kv,
                                            uint32_t n_segment, uint32_t n_part) {
     AttendTileChoice c;
@@ -8015,7 +8015,8 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t 
     c.group = few ? 128 : 256;
     c.kept = few ? 0 : 1;
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, tile = c.group / 2;
-    c.split = n_segment > 1 && ceil_div(n_query, tile) * n_head_kv < 2 * cores;
+    const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
+    c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
     c.n_split = c.split ? n_segment : 1;
     const uint32_t at_once = n_part / c.n_split / args::kAttendRound * args::kAttendRound;
     AUSPEX_ASSERT(at_once != 0);
@@ -8437,7 +8438,6 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
-constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, maximum
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;      ///< query rows of a group of attend_step
@@ -8537,8 +8537,7 @@ struct Buffers {
     Moe moe;
     Region sample_part, sample_hist, sample_list, sample_best;
 
-    uint32_t n_row_max = 0;   ///< rows the row buffers hold
-    uint32_t n_row_once = 0;  ///< of those, run at once at most
+    uint32_t n_row_max = 0;  ///< rows the row buffers hold
     uint32_t n_context = 0;
     uint32_t n_sample_part = 0;
 
@@ -43824,12 +43823,12 @@ struct Needs {
     }
     /// Attention of a committed step: queries, and partial results where it runs on matrix units.
     void look_wide(const AttnDims& a, uint32_t n_context, const KvShape& shape) {
-        const uint32_t per_kv = a.n_head / a.n_head_kv, n_row = std::min(n_row_max, kChunkRows);
+        const uint32_t per_kv = a.n_head / a.n_head_kv;
         query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, 64) * a.d_head);
         if (!attends_on_tiles(attend_matrix, a.d_head)) return;
         const uint64_t parts =
-            uint64_t{a.n_head_kv} * attend_parts(n_row * per_kv, a.n_head_kv, a.d_head,
-                                                 kSegments.seen_max(n_context, shape.window, shape.sinks, n_row));
+            uint64_t{a.n_head_kv} * attend_parts(n_row_max * per_kv, a.n_head_kv, a.d_head,
+                                                 kSegments.seen_max(n_context, shape.window, shape.sinks, n_row_max));
         part_floats = std::max(part_floats, parts * a.d_head);
         stat_floats = std::max(stat_floats, parts * 2);
     }
@@ -43921,7 +43920,6 @@ Status Buffers::lay_out(Planned* to) {
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
-    b.n_row_once = std::min(b.n_row_max, kChunkRows);
     Needs needs(plan, b.n_row_max);
     needs.attend_matrix = model.device->attend_matrix;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
@@ -44077,7 +44075,7 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
     to->want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
     if (const buffers_impl::MoeNeeds& m = needs.moe; m.n_used != 0) {
-        const uint64_t few = kMaxTentative, many = b.n_row_once, places = many * m.n_used;
+        const uint64_t few = kMaxTentative, many = b.n_row_max, places = many * m.n_used;
         to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
@@ -45598,7 +45596,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     const GpuRef& gpu = model_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
-    n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
+    n_chunk_ = row_class(options_.n_ubatch);
     AUSPEX_TRY(Buffers::take(*model_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));

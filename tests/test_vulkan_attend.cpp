@@ -113,13 +113,13 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
         u32 n = 0;
         for (uint64_t at = 0; at < n_context; n++) at += uint64_t{kSegment} << n / kSegmentOctave;
         CHECK(vk::kSegments.seen_max(n_context, 0, 0, 1) == n);
-        for (u32 n_query : {16u, 64u, 128u, 500u, 2048u, 6144u}) {
+        for (u32 n_query : {16u, 64u, 128u, 500u, 2048u, 6144u, 16384u}) {
             for (u32 n_head_kv : {1u, 4u, 16u}) {
                 const u32 parts = vk::attend_parts(n_query, n_head_kv, 256, n);
-                CHECK(parts % (kAttendRound * n) == 0);
-                CHECK(parts >= kAttendRound * n);
+                CHECK(parts % kAttendRound == 0);
+                CHECK(parts >= std::max(kAttendRound * n, n_query));
                 const uint64_t bytes = uint64_t{parts} * n_head_kv * 256 * 4;
-                if (parts > kAttendRound * n) CHECK(bytes <= vk::kAttendPartBytes);
+                if (parts > std::max(kAttendRound * n, n_query + kAttendRound)) CHECK(bytes <= vk::kAttendPartBytes);
                 vk::DeviceTraits traits;
                 for (u32 cores : {0u, 8u, 132u}) {
                     traits.n_core = cores;
@@ -127,6 +127,7 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
                     CHECK(c.n_tile * (c.group / 2) >= n_query);
                     CHECK(uint64_t{c.n_round} * (parts / c.n_split) >= n_query);
                     CHECK(c.n_split == (c.split != 0 ? n : 1));
+                    if (c.split == 0) CHECK(c.n_round == 1);
                 }
             }
         }
@@ -135,7 +136,8 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
     vk::DeviceTraits h200;
     h200.n_core = 132;
     CHECK(vk::choose_attend_tile(h200, 2048, 4, 16, 1 << 20).split == 1);
-    CHECK(vk::choose_attend_tile(h200, 8192, 8, 16, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(h200, 8192, 4, 16, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(h200, 6144, 4, 16, 1 << 20).split == 1);  // of the second wave a half
     CHECK(vk::choose_attend_tile(h200, 2048, 4, 1, 1 << 20).split == 0);
     CHECK(vk::choose_attend_tile(h200, 64, 4, 16, 1 << 20).group == 128);
 }

@@ -272,7 +272,7 @@ TEST_CASE("commit equivalence, chunk invariance and restore equivalence hold wit
     }
 }
 
-TEST_CASE("a step longer than the device runs at once returns all hidden rows") {
+TEST_CASE("a long step returns all hidden rows, with the bits of shorter ones") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     {  // the family whose hidden rows are the residual stream itself

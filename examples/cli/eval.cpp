@@ -155,10 +155,10 @@ class Eval {
     Result<auspex::Session> open(const std::string& spec, size_t n_context) {
         auspex::SessionOptions options;
         options.n_context = static_cast<uint32_t>(n_context);
-        options.n_ubatch = static_cast<uint32_t>(o_.ubatch);
         options.progress = progress_line();
         options.draft.source = auspex::Draft::off;
         WindowFlags flags;
+        flags.ubatch = static_cast<uint32_t>(o_.ubatch);
         flags.window = spec == "full" ? "" : spec;
         flags.type = o_.type;
         if (spec == "full") flags.type = "f16";  // the model as it is
@@ -230,8 +230,8 @@ class Eval {
         auspex::SessionOptions options;
         options.draft.source = auspex::Draft::off;
         options.n_context = static_cast<uint32_t>(longest);
-        options.n_ubatch = static_cast<uint32_t>(o_.ubatch);
         WindowFlags flags;
+        flags.ubatch = static_cast<uint32_t>(o_.ubatch);
         flags.window = full ? "" : spec;
         flags.type = full ? "f16" : o_.type;
         auspex::MemoryPlan plan;

@@ -23,7 +23,7 @@ struct InspectOptions {
     bool json = false, tensors = false, plan = false, devices = false;
     WindowFlags window;
     DraftFlags draft;
-    uint32_t ctx = 0, ubatch = 512;
+    uint32_t ctx = 0;
     bool no_mtp = false;
 };
 
@@ -170,7 +170,6 @@ std::string json_line(const ordered_json& j) {
 
 Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
     to->n_context = o.ctx;
-    to->n_ubatch = o.ubatch;
     const Status s = choose_window(o.window, to);
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
 }
@@ -307,8 +306,6 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx,
                         "With --plan or --device: rows of history (default: the smaller of 4096 and the model's)");
-    command->add_option("--ubatch", o->ubatch, "With --plan or --device: rows computed at once in a prefill")
-        ->capture_default_str();
     command->add_option("--memory-limit", o->place.memory_limit,
                         "With --plan: available memory, as in 8G; lists what would fit");
     command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block");

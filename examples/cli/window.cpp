@@ -18,6 +18,8 @@ void add_window(CLI::App& command, WindowFlags& o) {
         .add_option("--kv-type,--kv", o.type,
                     "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")
         ->capture_default_str();
+    command.add_option("--ubatch", o.ubatch, "Rows of a prompt computed at once, 1 .. 4096; more take more memory")
+        ->capture_default_str();
 }
 
 Result<uint64_t> read_size(const std::string& text, const char* option) {
@@ -46,6 +48,7 @@ static Result<KvType> kv_type(const std::string& name) {
 }
 
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
+    to->n_ubatch = o.ubatch;
     if (!o.window.empty()) {
         const Status s = auspex::parse_windows(o.window).get(to->windows);
         if (!s.ok()) return s;

@@ -177,7 +177,7 @@ Status check(BenchOptions& o) {
     if (o.measure_all) o.prefill_list = "128,512", o.depth_list = "0,512", o.row_list = "1,2,3,4,5,6,7,8";
     if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany).get(o.prefill);
     if (s.ok()) s = read_list(o.depth_list, "depths", kMany).get(o.depths);
-    if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 512 : 8).get(o.rows);
+    if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 4096 : 8).get(o.rows);
     if (s.ok()) s = read_list(o.mtp_list, "draft depths", int64_t{auspex::kMaxDraft}).get(o.mtp);
     if (!s.ok()) return s;
     if (std::count(o.prefill.begin(), o.prefill.end(), 0))

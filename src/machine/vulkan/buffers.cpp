@@ -112,12 +112,12 @@ struct Needs {
     }
     /// Attention of a committed step: queries, and partial results where it runs on matrix units.
     void look_wide(const AttnDims& a, uint32_t n_context, const KvShape& shape) {
-        const uint32_t per_kv = a.n_head / a.n_head_kv, n_row = std::min(n_row_max, kChunkRows);
+        const uint32_t per_kv = a.n_head / a.n_head_kv;
         query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, 64) * a.d_head);
         if (!attends_on_tiles(attend_matrix, a.d_head)) return;
         const uint64_t parts =
-            uint64_t{a.n_head_kv} * attend_parts(n_row * per_kv, a.n_head_kv, a.d_head,
-                                                 kSegments.seen_max(n_context, shape.window, shape.sinks, n_row));
+            uint64_t{a.n_head_kv} * attend_parts(n_row_max * per_kv, a.n_head_kv, a.d_head,
+                                                 kSegments.seen_max(n_context, shape.window, shape.sinks, n_row_max));
         part_floats = std::max(part_floats, parts * a.d_head);
         stat_floats = std::max(stat_floats, parts * 2);
     }
@@ -209,7 +209,6 @@ Status Buffers::lay_out(Planned* to) {
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
-    b.n_row_once = std::min(b.n_row_max, kChunkRows);
     Needs needs(plan, b.n_row_max);
     needs.attend_matrix = model.device->attend_matrix;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
@@ -365,7 +364,7 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
     to->want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
     if (const buffers_impl::MoeNeeds& m = needs.moe; m.n_used != 0) {
-        const uint64_t few = kMaxTentative, many = b.n_row_once, places = many * m.n_used;
+        const uint64_t few = kMaxTentative, many = b.n_row_max, places = many * m.n_used;
         to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");

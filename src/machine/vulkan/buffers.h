@@ -22,7 +22,6 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
-constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, maximum
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;      ///< query rows of a group of attend_step
@@ -122,8 +121,7 @@ struct Buffers {
     Moe moe;
     Region sample_part, sample_hist, sample_list, sample_best;
 
-    uint32_t n_row_max = 0;   ///< rows the row buffers hold
-    uint32_t n_row_once = 0;  ///< of those, run at once at most
+    uint32_t n_row_max = 0;  ///< rows the row buffers hold
     uint32_t n_context = 0;
     uint32_t n_sample_part = 0;
 

@@ -24,7 +24,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// Bytes of partial results from which on the queries of a pass are divided among rounds.
+/// Bytes of partial results from which on the queries of a pass whose keys are split are divided among rounds.
 constexpr uint64_t kAttendPartBytes = 64u << 20;
 
 /// A division of positions into spans: `octave` of `unit` positions, as many of twice that, and so on (chunk_of() in
@@ -51,14 +51,14 @@ constexpr Spans kSegments{args::kSegment, args::kSegmentOctave};
 /// True where attend_tile runs the attention of prompts, else attend_rows. `matrix`: OpenDevice::attend_matrix.
 inline bool attends_on_tiles(bool matrix, uint32_t d_head) { return matrix && (d_head == 128 || d_head == 256); }
 
-/// Partial results of a kv head to make room for: of all queries at once up to kAttendPartBytes, of one block of
-/// queries at least.
+/// Partial results of a kv head to make room for: one for each query, which is what a pass needs that does not split
+/// its keys; for each segment as well up to kAttendPartBytes, but of one block of queries at least.
 inline uint32_t attend_parts(uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
     const uint64_t block = uint64_t{args::kAttendRound} * n_segment,
                    one = block * n_head_kv * d_head * sizeof(float),  // bytes of a block of queries
         n_block =
             std::min<uint64_t>(ceil_div(n_query, args::kAttendRound), std::max<uint64_t>(kAttendPartBytes / one, 1));
-    return static_cast<uint32_t>(block * n_block);
+    return static_cast<uint32_t>(std::max<uint64_t>(block * n_block, round_up(n_query, args::kAttendRound)));
 }
 
 /// The kernel and its grid.
@@ -83,8 +83,8 @@ struct AttendTileChoice {
 /// n_part     partial results of a kv head that there is room for
 ///
 /// Tiles of 128 queries, or of 64 where that is all there is. Keys are split among workgroups, one for each segment,
-/// unless the tiles alone fill the device twice: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at 144;
-/// of 256 tiles of 65 536 keys it is 174 and 178.
+/// unless the tiles alone keep 7 of 8 cores at work: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at
+/// 144; of 256 tiles of 65 536 keys it is 174 and 178, and no partial results are joined in rounds.
 inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t n_query, uint32_t n_head_kv,
                                            uint32_t n_segment, uint32_t n_part) {
     AttendTileChoice c;
@@ -92,7 +92,8 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t 
     c.group = few ? 128 : 256;
     c.kept = few ? 0 : 1;
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, tile = c.group / 2;
-    c.split = n_segment > 1 && ceil_div(n_query, tile) * n_head_kv < 2 * cores;
+    const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
+    c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
     c.n_split = c.split ? n_segment : 1;
     const uint32_t at_once = n_part / c.n_split / args::kAttendRound * args::kAttendRound;
     AUSPEX_ASSERT(at_once != 0);
