@@ -812,8 +812,10 @@ struct StepCounts;
 constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 
 struct SessionOptions {
-    uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
-    uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
+    uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
+    /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
+    /// session fits with it and no layer has a window, else 512. The results do not depend on it.
+    uint32_t n_ubatch = 0;
     Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
@@ -4693,6 +4695,8 @@ class LoadedModel {
     virtual uint64_t weight_bytes() const = 0;
 };
 
+constexpr uint32_t kDefaultUbatch = 512;  ///< n_ubatch where memory is scarce
+
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -4703,6 +4707,8 @@ class Backend {
     virtual std::string driver() const = 0;
     /// Bytes that the device can still give, on the CPU what the system has free; UINT64_MAX: not known.
     virtual uint64_t budget_bytes() const = 0;
+    /// Rows of a prompt at once beyond which more gain little, where there is memory for them.
+    virtual uint32_t best_ubatch() const { return kDefaultUbatch; }
     /// What shortens the next start; see Device::pipeline_cache(). Empty where there is none.
     virtual std::vector<std::byte> pipeline_cache() const = 0;
     /// What load() would take, added to `items`; reads no tensor.
@@ -8014,7 +8020,8 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t 
     const bool few = n_query <= 64;
     c.group = few ? 128 : 256;
     c.kept = few ? 0 : 1;
-    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, tile = c.group / 2;
+    // Where the driver does not tell, those of a large device: splitting too often costs less than idle cores.
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128, tile = c.group / 2;
     const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
     c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
     c.n_split = c.split ? n_segment : 1;
@@ -11393,6 +11400,11 @@ namespace detail {
 ///
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
+
+/// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. The
+/// trunk's layers with a window keep more rows for longer steps, and saved files of such sessions depend on n_ubatch:
+/// always 512 there.
+void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 
 /// The window of every attention layer, trunk first.
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes);
@@ -46910,6 +46922,10 @@ class VulkanBackend : public Backend {
     }
     std::vector<std::byte> pipeline_cache() const override { return device->pipelines->cache_blob(); }
     uint64_t budget_bytes() const override { return device->gpu->budget_bytes(); }
+    uint32_t best_ubatch() const override {
+        const DeviceTraits& t = device->gpu->traits;
+        return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend_matrix ? 2048 : kDefaultUbatch;
+    }
     Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override {
         return VulkanModel::plan_weights(device, plan, items);
     }
@@ -53098,8 +53114,10 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
     if (o.n_context > kMaxContext)
         return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
-    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch)
-        return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
+    if (o.n_ubatch > kMaxUbatch)
+        return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch,
+                    ", or 0 to let the device decide");
+    if (o.n_ubatch == 0) o.n_ubatch = kDefaultUbatch;
     o.n_ubatch = std::min(o.n_ubatch, o.n_context);
     context->n_context = o.n_context;
     context->n_ubatch = o.n_ubatch;
@@ -53120,6 +53138,20 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     return meet_budget(plan, layers, o.kv_budget_bytes, context, rule);
 }
 
+void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
+    if (o->n_ubatch != 0) return;
+    o->n_ubatch = kDefaultUbatch;
+    SessionOptions more = *o;
+    more.n_ubatch = model.device->machine->best_ubatch();
+    if (more.n_ubatch == o->n_ubatch) return;
+    MemoryPlan m;
+    if (!memory_plan_impl::measure(model, model.plan, more).get(m).ok()) return;  // an error of 512 rows is reported
+    const bool windows = std::any_of(m.windows.begin(), m.windows.end(), [&](const LayerWindow& w) {
+        return w.window != 0 && w.layer < model.plan.n_layer;  // MTP blocks never run more rows at once than 512
+    });
+    if (m.fits && !windows) o->n_ubatch = more.n_ubatch;
+}
+
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
     std::vector<LayerWindow> all;
     for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
@@ -53129,8 +53161,10 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
     return all;
 }
 
-Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives) {
+Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& given, bool alternatives) {
     MemoryPlan m;
+    SessionOptions options = given;
+    choose_ubatch(model, &options);
     AUSPEX_TRY(memory_plan_impl::measure(model, model.plan, options).get(m));
     AUSPEX_TRY(memory_plan_impl::measure_drafting(model, options, &m));
     if (alternatives) memory_plan_impl::build_alternatives(model, options, &m);
@@ -53269,6 +53303,7 @@ Status Session::Impl::open() {
     using namespace detail;
     const Plan& plan = model->plan;
     AUSPEX_TRY(check_session_options(*model, options));
+    choose_ubatch(*model, &options);
     ContextOptions context_options;
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));

@@ -808,8 +808,10 @@ struct StepCounts;
 constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 
 struct SessionOptions {
-    uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
-    uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
+    uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
+    /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
+    /// session fits with it and no layer has a window, else 512. The results do not depend on it.
+    uint32_t n_ubatch = 0;
     Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything

@@ -113,7 +113,7 @@ TEST_CASE("an impossible call is an error with both numbers, and the session sta
     more(session, 2);
 
     SessionOptions options;
-    options.n_ubatch = 0;
+    options.n_ubatch = 4097;
     CHECK(Session::create(model, options).status().code == Code::bad_argument);
     CHECK(Session::create(Model()).status().code == Code::bad_argument);
 }

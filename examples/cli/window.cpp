@@ -18,8 +18,9 @@ void add_window(CLI::App& command, WindowFlags& o) {
         .add_option("--kv-type,--kv", o.type,
                     "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")
         ->capture_default_str();
-    command.add_option("--ubatch", o.ubatch, "Rows of a prompt computed at once, 1 .. 4096; more take more memory")
-        ->capture_default_str();
+    command.add_option("--ubatch", o.ubatch,
+                       "Rows of a prompt computed at once, 1 .. 4096; more take more memory (default: what suits the "
+                       "device, 512 or 2048)");
 }
 
 Result<uint64_t> read_size(const std::string& text, const char* option) {

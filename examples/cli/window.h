@@ -7,7 +7,7 @@ namespace cli {
 /// --window, --kv-budget, --kv-type, --ubatch
 struct WindowFlags {
     std::string window, budget, type = "f16";
-    uint32_t ubatch = auspex::SessionOptions().n_ubatch;
+    uint32_t ubatch = 0;
 };
 void add_window(CLI::App& command, WindowFlags& o);
 /// errors    bad_argument: what is written wrong, with what was expected.

@@ -436,8 +436,10 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
     if (o.n_context > kMaxContext)
         return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
-    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch)
-        return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
+    if (o.n_ubatch > kMaxUbatch)
+        return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch,
+                    ", or 0 to let the device decide");
+    if (o.n_ubatch == 0) o.n_ubatch = kDefaultUbatch;
     o.n_ubatch = std::min(o.n_ubatch, o.n_context);
     context->n_context = o.n_context;
     context->n_ubatch = o.n_ubatch;
@@ -458,6 +460,20 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     return meet_budget(plan, layers, o.kv_budget_bytes, context, rule);
 }
 
+void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
+    if (o->n_ubatch != 0) return;
+    o->n_ubatch = kDefaultUbatch;
+    SessionOptions more = *o;
+    more.n_ubatch = model.device->machine->best_ubatch();
+    if (more.n_ubatch == o->n_ubatch) return;
+    MemoryPlan m;
+    if (!memory_plan_impl::measure(model, model.plan, more).get(m).ok()) return;  // an error of 512 rows is reported
+    const bool windows = std::any_of(m.windows.begin(), m.windows.end(), [&](const LayerWindow& w) {
+        return w.window != 0 && w.layer < model.plan.n_layer;  // MTP blocks never run more rows at once than 512
+    });
+    if (m.fits && !windows) o->n_ubatch = more.n_ubatch;
+}
+
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
     std::vector<LayerWindow> all;
     for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
@@ -467,8 +483,10 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
     return all;
 }
 
-Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives) {
+Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& given, bool alternatives) {
     MemoryPlan m;
+    SessionOptions options = given;
+    choose_ubatch(model, &options);
     AUSPEX_TRY(memory_plan_impl::measure(model, model.plan, options).get(m));
     AUSPEX_TRY(memory_plan_impl::measure_drafting(model, options, &m));
     if (alternatives) memory_plan_impl::build_alternatives(model, options, &m);

@@ -25,6 +25,7 @@ Status Session::Impl::open() {
     using namespace detail;
     const Plan& plan = model->plan;
     AUSPEX_TRY(check_session_options(*model, options));
+    choose_ubatch(*model, &options);
     ContextOptions context_options;
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));

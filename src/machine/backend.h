@@ -233,6 +233,8 @@ class LoadedModel {
     virtual uint64_t weight_bytes() const = 0;
 };
 
+constexpr uint32_t kDefaultUbatch = 512;  ///< n_ubatch where memory is scarce
+
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -243,6 +245,8 @@ class Backend {
     virtual std::string driver() const = 0;
     /// Bytes that the device can still give, on the CPU what the system has free; UINT64_MAX: not known.
     virtual uint64_t budget_bytes() const = 0;
+    /// Rows of a prompt at once beyond which more gain little, where there is memory for them.
+    virtual uint32_t best_ubatch() const { return kDefaultUbatch; }
     /// What shortens the next start; see Device::pipeline_cache(). Empty where there is none.
     virtual std::vector<std::byte> pipeline_cache() const = 0;
     /// What load() would take, added to `items`; reads no tensor.

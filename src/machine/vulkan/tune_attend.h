@@ -91,7 +91,8 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t 
     const bool few = n_query <= 64;
     c.group = few ? 128 : 256;
     c.kept = few ? 0 : 1;
-    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, tile = c.group / 2;
+    // Where the driver does not tell, those of a large device: splitting too often costs less than idle cores.
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128, tile = c.group / 2;
     const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
     c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
     c.n_split = c.split ? n_segment : 1;

@@ -99,6 +99,10 @@ class VulkanBackend : public Backend {
     }
     std::vector<std::byte> pipeline_cache() const override { return device->pipelines->cache_blob(); }
     uint64_t budget_bytes() const override { return device->gpu->budget_bytes(); }
+    uint32_t best_ubatch() const override {
+        const DeviceTraits& t = device->gpu->traits;
+        return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend_matrix ? 2048 : kDefaultUbatch;
+    }
     Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override {
         return VulkanModel::plan_weights(device, plan, items);
     }
