@@ -3146,8 +3146,8 @@ class ExprPool {
     }
     /// Whether the expression matches any text. Takes a search where complements or intersections are within.
     bool live(ExprId e);
-    /// A search of live() was given up since the last call.
-    bool gave_up() { return std::exchange(gave_up_, false); }
+    /// A search of live() was given up.
+    bool gave_up() const { return gave_up_; }
     /// Derivatives that the next searches of live() may take together.
     void set_search_budget(size_t n) { search_budget_ = n; }
 
@@ -3287,6 +3287,8 @@ struct Rules {
     std::vector<std::vector<uint64_t>> written;  ///< sets of listed members: what ExprNode::b of `members` means
     std::map<std::vector<uint64_t>, uint32_t> written_index;
     uint32_t start = 0;
+    static constexpr uint32_t kNoRule = UINT32_MAX;
+    uint32_t undecided = kNoRule;      ///< the first rule of which finish() cannot tell whether anything matches it
     std::vector<std::string> ignored;  ///< what the front end was allowed to ignore
 
     /// A rule to be given a body later.
@@ -3310,6 +3312,9 @@ struct Rules {
     bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
     bool nullable(ExprId e, const std::vector<uint8_t>& known);
     void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
+    void note_search(uint32_t rule) {
+        if (undecided == kNoRule && pool.gave_up()) undecided = rule;
+    }
     ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
     std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
 };
@@ -3658,24 +3663,34 @@ class SchemaCompiler {
         size_t parent;  ///< in chain_, which holds every item that was looked at
     };
     using Alternatives = std::vector<std::vector<Item>>;
+    /// Alternatives, and the keyword that they are of.
+    struct Division {
+        const Json* where;
+        const char* key;
+        Alternatives ways;
+    };
     /// A set of schemas while it is divided.
     struct Branch {
         std::vector<Item> open;
         std::set<std::pair<const Json*, bool>> seen;
         Schemas flat;
-        std::vector<std::shared_ptr<const Alternatives>> pending;
+        std::vector<std::shared_ptr<const Division>> pending;
+
+        void divide_by(const Json& where, const char* key, Alternatives ways) {
+            pending.push_back(std::make_shared<const Division>(Division{&where, key, std::move(ways)}));
+        }
     };
 
     // schema_flatten.cpp
     Status compile_rules();
     uint32_t rule_of(Schemas schemas, ValuePlace place);
     ExprId compile(const Schemas& schemas, ValuePlace place);
-    ExprId divide(Branch branch, ValuePlace place);
+    ExprId divide(Branch branch, ValuePlace place, const Division* from = nullptr);
     bool flatten(Branch& branch);
     bool flatten_item(Branch& branch, const Item& item);
     bool add_alternatives(Branch& branch, const Json& schema, size_t link);
     bool add_dependencies(Branch& branch, const Json& schema, size_t link);
-    bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool add_one_of(Branch& branch, const Json& schema, const std::vector<Json>& all, size_t link);
     bool may_compare(size_t n_a, size_t n_b, const Json& where, const char* key);
     bool negate(Branch& branch, const Json& schema, size_t link);
     bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
@@ -3695,6 +3710,7 @@ class SchemaCompiler {
     bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
     bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
     ExprId write(const Schemas& flat, ValuePlace place);
+    void note_intersection(const TypeFacts& facts, const Json& where);
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
@@ -3736,6 +3752,8 @@ class SchemaCompiler {
     /// Refuses a keyword, or lists it where that is allowed: then true.
     bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
     std::string pointer_of(const Json& where) const;
+    /// Status of Rules::finish() with the place in the schema.
+    Status finished(const Status& status);
 
     Rules& rules_;
     ExprPool& pool_;
@@ -3753,6 +3771,12 @@ class SchemaCompiler {
     };
     std::map<std::pair<ValuePlace, Schemas>, uint32_t> index_;
     std::map<uint32_t, Waiting> queue_;  ///< rules without a body: in the order of their numbers
+    uint32_t rule_ = 0;                  ///< the one whose body is written
+    struct Intersection {
+        const Json* where;
+        const char* key;
+    };
+    std::map<uint32_t, Intersection> intersections_;  ///< of rules, the first: named where it cannot be decided
     std::map<std::string, const Json*> ids_;
     bool ids_known_ = false;
     struct Pattern {
@@ -17043,11 +17067,12 @@ std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vect
     bool changed = true;
     for (size_t pass = 0; changed && pass < grammar_impl::kMaxPasses; ++pass) {
         changed = false;
-        for (const uint32_t r : walk.order)
-            if (!known[r] && (this->*test)(body[r], known)) {
-                known[r] = 1;
-                changed = true;
-            }
+        for (const uint32_t r : walk.order) {
+            if (known[r]) continue;
+            known[r] = (this->*test)(body[r], known);
+            changed = changed || known[r];
+            note_search(r);
+        }
     }
     return known;
 }
@@ -17172,14 +17197,17 @@ Status Rules::finish() {
     }
     const std::vector<uint8_t> known = fixpoint(&Rules::productive);
     std::unordered_map<ExprId, ExprId> done;
-    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (uint32_t r = 0; r < body.size(); ++r) {
+        body[r] = prune(body[r], known, done);
+        note_search(r);
+    }
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
             for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
     if (pool.gave_up())
         return fail(Code::unsupported,
-                    "an intersection of patterns and lengths is too large to decide whether anything matches it; "
-                    "simplify the patterns");
+                    "an intersection of patterns, lengths and multiples is too large to decide whether anything "
+                    "matches it; make it simpler");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
     pool.forget_parts();
@@ -18699,6 +18727,7 @@ Status SchemaCompiler::compile_rules() {
         const uint32_t r = queue_.begin()->first;
         const Waiting next = std::move(queue_.begin()->second);
         queue_.erase(queue_.begin());
+        rule_ = r;
         const ExprId body = compile(next.schemas, next.place);
         rules_.body[r] = body;
     }
@@ -18732,10 +18761,17 @@ Status SchemaCompiler::run() {
     rules_.start = rule_of({&root_}, ValuePlace::json);
     AUSPEX_TRY(compile_rules());
     rules_.ignored.assign(ignored_.begin(), ignored_.end());
-    const Status status = rules_.finish();
-    if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
+    return finished(rules_.finish());
+}
+
+Status SchemaCompiler::finished(const Status& status) {
+    if (status.ok()) return status;
+    if (status.text.find("matches nothing") != std::string::npos)
         return fail(Code::bad_argument, "#: no value is valid against the schema; check what it requires");
-    return status.ok() ? status : Status(status.code, "#: " + status.text);
+    const auto found = intersections_.find(rules_.undecided);
+    if (found == intersections_.end()) return Status(status.code, "#: " + status.text);
+    fail_at(status.code, *found->second.where, found->second.key, status.text);
+    return status_;
 }
 
 uint32_t SchemaCompiler::rule_of(Schemas schemas, ValuePlace place) {
@@ -18763,10 +18799,11 @@ ExprId SchemaCompiler::compile(const Schemas& schemas, ValuePlace place) {
     return divide(std::move(branch), place);
 }
 
-ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
+ExprId SchemaCompiler::divide(Branch branch, ValuePlace place, const Division* from) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
-        fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
+        fail_at(Code::unsupported, from ? *from->where : root_, from ? from->key : "",
+                say("the alternatives combine to more than ", schema_impl::kMaxBranches, "; make the schema smaller"));
         return kNoMatch;
     }
     if (!flatten(branch)) return kNoMatch;
@@ -18774,13 +18811,13 @@ ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
         n_branch_ += branch.flat.size() / 4;
         return write(branch.flat, place);
     }
-    const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
+    const std::shared_ptr<const Division> division = branch.pending.back();
     branch.pending.pop_back();
     std::vector<ExprId> ways;
-    for (const std::vector<Item>& way : *alternatives) {
+    for (const std::vector<Item>& way : division->ways) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
-        ways.push_back(divide(std::move(next), place));
+        ways.push_back(divide(std::move(next), place, division.get()));
         if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
@@ -18846,9 +18883,9 @@ bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t
     if (any) {
         Alternatives ways;
         for (const Json& s : any->items()) ways.push_back({{&s, false, link}});
-        branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        branch.divide_by(schema, "anyOf", std::move(ways));
     }
-    if (one && !add_one_of(branch, *one, link)) return false;
+    if (one && !add_one_of(branch, schema, one->items(), link)) return false;
     if (const Json* inner = schema.find("not")) branch.open.push_back({inner, true, link});
     if (const Json* test = schema.find("if")) {
         const Json *then = schema.find("then"), *other = schema.find("else");
@@ -18858,7 +18895,7 @@ bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t
             if (then) ways[0].push_back({then, false, link});
             ways[1].push_back({test, true, link});
             if (other) ways[1].push_back({other, false, link});
-            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+            branch.divide_by(schema, "if", std::move(ways));
         }
     }
     return add_dependencies(branch, schema, link);
@@ -18879,7 +18916,7 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
                 for (const Json& n : needs.items()) required += "," + n.dump();
             ways[1].push_back({make(required + "]}", schema), false, link});
             if (!needs.is(Json::Kind::array)) ways[1].push_back({&needs, false, link});
-            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+            branch.divide_by(schema, key, std::move(ways));
         }
     }
     return true;
@@ -18892,16 +18929,15 @@ bool SchemaCompiler::may_compare(size_t n_a, size_t n_b, const Json& where, cons
                                                             schema_impl::kMaxPairs, " pairs; make the list shorter"));
 }
 
-bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
-    const std::vector<Json>& all = list.items();
-    if (!may_compare(all.size(), all.size(), list, "")) return false;
+bool SchemaCompiler::add_one_of(Branch& branch, const Json& schema, const std::vector<Json>& all, size_t link) {
+    if (!may_compare(all.size(), all.size(), schema, "oneOf")) return false;
     Alternatives ways(all.size());
     for (size_t i = 0; i < all.size(); ++i) {
         ways[i].push_back({&all[i], false, link});
         for (size_t k = 0; k < all.size(); ++k)
             if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
     }
-    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    branch.divide_by(schema, "oneOf", std::move(ways));
     return true;
 }
 
@@ -19145,7 +19181,7 @@ bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
     for (size_t key = 0; key < schema.keys().size(); ++key)
         if (!negate_keyword(ways, schema, key, link)) return false;
     if (ways.empty()) return false;  // everything is valid against the schema
-    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    branch.divide_by(schema, "not", std::move(ways));
     return true;
 }
 
@@ -19513,6 +19549,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     for (const Json* s : flat)
         if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
+    note_intersection(f, where);
     if (place == ValuePlace::arguments)
         return (f.types & TypeFacts::kObject) != 0 ? write_arguments(f, where) : kNoMatch;
     if (f.has_values) return write_values(flat, f, place);
@@ -19527,6 +19564,14 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
     return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
+}
+
+/// Several patterns together, or several divisors, may be more than a search can decide.
+void SchemaCompiler::note_intersection(const TypeFacts& f, const Json& where) {
+    const bool number =
+        (f.types & TypeFacts::kNumber) != 0 && !(f.number.multiples.empty() && f.number.not_multiples.empty());
+    const bool text = (f.types & TypeFacts::kString) != 0 && !(f.patterns.empty() && f.not_patterns.empty());
+    if (number || text) intersections_.emplace(rule_, Intersection{&where, number ? "multipleOf" : "pattern"});
 }
 
 ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
@@ -20207,7 +20252,6 @@ namespace detail {
 namespace tool_calls_impl {
 
 constexpr size_t kMaxTools = 256, kMaxValues = 200000;
-constexpr uint32_t kNoRule = UINT32_MAX;
 constexpr const char *kThink = "<think>", *kThinkEnd = "</think>", *kCall = "<tool_call>", *kCallEnd = "</tool_call>";
 
 struct Tool {
@@ -20280,7 +20324,7 @@ class Writer {
     }
     /// After Rules::finish(), which empties the rules that no text matches.
     Status check_answer() const {
-        if (form_ == kNoRule || rules_.body[form_] != kNoMatch) return {};
+        if (form_ == Rules::kNoRule || rules_.body[form_] != kNoMatch) return {};
         return fail(Code::bad_argument, "answer: no value is valid against the schema; check what it requires");
     }
 
@@ -20314,7 +20358,7 @@ class Writer {
         return pool_.token(static_cast<uint32_t>(rules_.terminals.size() - 1));
     }
     /// Text that no schema describes may stand before calls and instead of them.
-    bool is_free() const { return options_.choice == ToolChoice::automatic && form_ == kNoRule; }
+    bool is_free() const { return options_.choice == ToolChoice::automatic && form_ == Rules::kNoRule; }
     /// A tag as the control token of the vocabulary, or spelled out.
     ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
 
@@ -20338,7 +20382,7 @@ class Writer {
         }
         const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
         rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
-        if (form_ != kNoRule)
+        if (form_ != Rules::kNoRule)
             rules_.body[answer] = pool_.choice(rules_.body[answer], pool_.concat({lines, pool_.rule(form_)}));
     }
 
@@ -20354,7 +20398,7 @@ class Writer {
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
     std::vector<ExprId> tools_;
-    uint32_t form_ = kNoRule;  ///< of ToolOptions::answer
+    uint32_t form_ = Rules::kNoRule;  ///< of ToolOptions::answer
 };
 
 }  // namespace tool_calls_impl

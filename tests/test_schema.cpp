@@ -302,18 +302,20 @@ TEST_CASE("schema: hostile ones end within bounds of work and memory") {
     for (int i = 0; i < 100; ++i)
         many += say(i ? "," : "", R"({"anyOf": [{"minimum": )", i, R"(}, {"maxLength": )", i, R"(}, {"maxItems": )", i,
                     "}]}");
-    CHECK(quick(many + "]}").find("the alternatives combine") != std::string::npos);
+    const std::string undecided = ": an intersection of patterns, lengths and multiples is too large";
+    CHECK(quick(R"({"properties": {"a": {"allOf": [{"pattern": "(a.*){20}b"}, {"pattern": "(b.*){20}c"},
+                                                   {"pattern": "(c.*){20}d"}]}}})")
+              .find("unsupported: #/properties/a: pattern" + undecided) == 0);
+    CHECK(quick(R"({"items": {"type": "integer", "multipleOf": 994, "not": {"multipleOf": 497}}})")
+              .find("unsupported: #/items: multipleOf" + undecided) == 0);
+    CHECK(quick(many + "]}").find("anyOf: the alternatives combine") != std::string::npos);
     for (int i = 0; i < 60; ++i) pairs += say(i ? "," : "", "\"a", i, "\": [\"b", i, "\"]");
-    CHECK(quick(pairs + "}}").find("the alternatives combine") != std::string::npos);
+    CHECK(quick(pairs + "}}").find("unsupported: #: dependentRequired: the alternatives combine") == 0);
     for (int i = 0; i < 120; ++i) ones += say(i ? "," : "", "{\"minimum\": ", i, "}");
     CHECK(quick(ones + "]}") != "");
     CHECK(quick(R"({"type": "string", "minLength": 100000, "pattern": "^(ab|cd)*$"})").find("too large") !=
           std::string::npos);
     CHECK(quick(R"({"type": "string", "maxLength": 1000000, "minLength": 999999})") == "ok");
-    CHECK(
-        quick(
-            R"({"allOf": [{"pattern": "(a.*){20}b"}, {"pattern": "(b.*){20}c"}, {"pattern": "(c.*){20}d"}], "type": "string"})") !=
-        "");
     CHECK(quick(R"({"type": "array", "minItems": 100000, "maxItems": 100000})") == "ok");
     std::string consts = "{\"oneOf\": [", enums = "{\"enum\": [", patterns = "{\"type\": \"string\", \"allOf\": [",
                 names = "{\"properties\": {";

@@ -142,8 +142,8 @@ class ExprPool {
     }
     /// Whether the expression matches any text. Takes a search where complements or intersections are within.
     bool live(ExprId e);
-    /// A search of live() was given up since the last call.
-    bool gave_up() { return std::exchange(gave_up_, false); }
+    /// A search of live() was given up.
+    bool gave_up() const { return gave_up_; }
     /// Derivatives that the next searches of live() may take together.
     void set_search_budget(size_t n) { search_budget_ = n; }
 

@@ -157,11 +157,12 @@ std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vect
     bool changed = true;
     for (size_t pass = 0; changed && pass < grammar_impl::kMaxPasses; ++pass) {
         changed = false;
-        for (const uint32_t r : walk.order)
-            if (!known[r] && (this->*test)(body[r], known)) {
-                known[r] = 1;
-                changed = true;
-            }
+        for (const uint32_t r : walk.order) {
+            if (known[r]) continue;
+            known[r] = (this->*test)(body[r], known);
+            changed = changed || known[r];
+            note_search(r);
+        }
     }
     return known;
 }
@@ -286,14 +287,17 @@ Status Rules::finish() {
     }
     const std::vector<uint8_t> known = fixpoint(&Rules::productive);
     std::unordered_map<ExprId, ExprId> done;
-    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (uint32_t r = 0; r < body.size(); ++r) {
+        body[r] = prune(body[r], known, done);
+        note_search(r);
+    }
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
             for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
     if (pool.gave_up())
         return fail(Code::unsupported,
-                    "an intersection of patterns and lengths is too large to decide whether anything matches it; "
-                    "simplify the patterns");
+                    "an intersection of patterns, lengths and multiples is too large to decide whether anything "
+                    "matches it; make it simpler");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
     pool.forget_parts();

@@ -43,6 +43,8 @@ struct Rules {
     std::vector<std::vector<uint64_t>> written;  ///< sets of listed members: what ExprNode::b of `members` means
     std::map<std::vector<uint64_t>, uint32_t> written_index;
     uint32_t start = 0;
+    static constexpr uint32_t kNoRule = UINT32_MAX;
+    uint32_t undecided = kNoRule;      ///< the first rule of which finish() cannot tell whether anything matches it
     std::vector<std::string> ignored;  ///< what the front end was allowed to ignore
 
     /// A rule to be given a body later.
@@ -66,6 +68,9 @@ struct Rules {
     bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
     bool nullable(ExprId e, const std::vector<uint8_t>& known);
     void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
+    void note_search(uint32_t rule) {
+        if (undecided == kNoRule && pool.gave_up()) undecided = rule;
+    }
     ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
     std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
 };

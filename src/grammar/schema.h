@@ -74,24 +74,34 @@ class SchemaCompiler {
         size_t parent;  ///< in chain_, which holds every item that was looked at
     };
     using Alternatives = std::vector<std::vector<Item>>;
+    /// Alternatives, and the keyword that they are of.
+    struct Division {
+        const Json* where;
+        const char* key;
+        Alternatives ways;
+    };
     /// A set of schemas while it is divided.
     struct Branch {
         std::vector<Item> open;
         std::set<std::pair<const Json*, bool>> seen;
         Schemas flat;
-        std::vector<std::shared_ptr<const Alternatives>> pending;
+        std::vector<std::shared_ptr<const Division>> pending;
+
+        void divide_by(const Json& where, const char* key, Alternatives ways) {
+            pending.push_back(std::make_shared<const Division>(Division{&where, key, std::move(ways)}));
+        }
     };
 
     // schema_flatten.cpp
     Status compile_rules();
     uint32_t rule_of(Schemas schemas, ValuePlace place);
     ExprId compile(const Schemas& schemas, ValuePlace place);
-    ExprId divide(Branch branch, ValuePlace place);
+    ExprId divide(Branch branch, ValuePlace place, const Division* from = nullptr);
     bool flatten(Branch& branch);
     bool flatten_item(Branch& branch, const Item& item);
     bool add_alternatives(Branch& branch, const Json& schema, size_t link);
     bool add_dependencies(Branch& branch, const Json& schema, size_t link);
-    bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool add_one_of(Branch& branch, const Json& schema, const std::vector<Json>& all, size_t link);
     bool may_compare(size_t n_a, size_t n_b, const Json& where, const char* key);
     bool negate(Branch& branch, const Json& schema, size_t link);
     bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
@@ -111,6 +121,7 @@ class SchemaCompiler {
     bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
     bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
     ExprId write(const Schemas& flat, ValuePlace place);
+    void note_intersection(const TypeFacts& facts, const Json& where);
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
@@ -152,6 +163,8 @@ class SchemaCompiler {
     /// Refuses a keyword, or lists it where that is allowed: then true.
     bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
     std::string pointer_of(const Json& where) const;
+    /// Status of Rules::finish() with the place in the schema.
+    Status finished(const Status& status);
 
     Rules& rules_;
     ExprPool& pool_;
@@ -169,6 +182,12 @@ class SchemaCompiler {
     };
     std::map<std::pair<ValuePlace, Schemas>, uint32_t> index_;
     std::map<uint32_t, Waiting> queue_;  ///< rules without a body: in the order of their numbers
+    uint32_t rule_ = 0;                  ///< the one whose body is written
+    struct Intersection {
+        const Json* where;
+        const char* key;
+    };
+    std::map<uint32_t, Intersection> intersections_;  ///< of rules, the first: named where it cannot be decided
     std::map<std::string, const Json*> ids_;
     bool ids_known_ = false;
     struct Pattern {

@@ -57,6 +57,7 @@ Status SchemaCompiler::compile_rules() {
         const uint32_t r = queue_.begin()->first;
         const Waiting next = std::move(queue_.begin()->second);
         queue_.erase(queue_.begin());
+        rule_ = r;
         const ExprId body = compile(next.schemas, next.place);
         rules_.body[r] = body;
     }
@@ -90,10 +91,17 @@ Status SchemaCompiler::run() {
     rules_.start = rule_of({&root_}, ValuePlace::json);
     AUSPEX_TRY(compile_rules());
     rules_.ignored.assign(ignored_.begin(), ignored_.end());
-    const Status status = rules_.finish();
-    if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
+    return finished(rules_.finish());
+}
+
+Status SchemaCompiler::finished(const Status& status) {
+    if (status.ok()) return status;
+    if (status.text.find("matches nothing") != std::string::npos)
         return fail(Code::bad_argument, "#: no value is valid against the schema; check what it requires");
-    return status.ok() ? status : Status(status.code, "#: " + status.text);
+    const auto found = intersections_.find(rules_.undecided);
+    if (found == intersections_.end()) return Status(status.code, "#: " + status.text);
+    fail_at(status.code, *found->second.where, found->second.key, status.text);
+    return status_;
 }
 
 uint32_t SchemaCompiler::rule_of(Schemas schemas, ValuePlace place) {
@@ -121,10 +129,11 @@ ExprId SchemaCompiler::compile(const Schemas& schemas, ValuePlace place) {
     return divide(std::move(branch), place);
 }
 
-ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
+ExprId SchemaCompiler::divide(Branch branch, ValuePlace place, const Division* from) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
-        fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
+        fail_at(Code::unsupported, from ? *from->where : root_, from ? from->key : "",
+                say("the alternatives combine to more than ", schema_impl::kMaxBranches, "; make the schema smaller"));
         return kNoMatch;
     }
     if (!flatten(branch)) return kNoMatch;
@@ -132,13 +141,13 @@ ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
         n_branch_ += branch.flat.size() / 4;
         return write(branch.flat, place);
     }
-    const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
+    const std::shared_ptr<const Division> division = branch.pending.back();
     branch.pending.pop_back();
     std::vector<ExprId> ways;
-    for (const std::vector<Item>& way : *alternatives) {
+    for (const std::vector<Item>& way : division->ways) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
-        ways.push_back(divide(std::move(next), place));
+        ways.push_back(divide(std::move(next), place, division.get()));
         if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
@@ -204,9 +213,9 @@ bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t
     if (any) {
         Alternatives ways;
         for (const Json& s : any->items()) ways.push_back({{&s, false, link}});
-        branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        branch.divide_by(schema, "anyOf", std::move(ways));
     }
-    if (one && !add_one_of(branch, *one, link)) return false;
+    if (one && !add_one_of(branch, schema, one->items(), link)) return false;
     if (const Json* inner = schema.find("not")) branch.open.push_back({inner, true, link});
     if (const Json* test = schema.find("if")) {
         const Json *then = schema.find("then"), *other = schema.find("else");
@@ -216,7 +225,7 @@ bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t
             if (then) ways[0].push_back({then, false, link});
             ways[1].push_back({test, true, link});
             if (other) ways[1].push_back({other, false, link});
-            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+            branch.divide_by(schema, "if", std::move(ways));
         }
     }
     return add_dependencies(branch, schema, link);
@@ -237,7 +246,7 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
                 for (const Json& n : needs.items()) required += "," + n.dump();
             ways[1].push_back({make(required + "]}", schema), false, link});
             if (!needs.is(Json::Kind::array)) ways[1].push_back({&needs, false, link});
-            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+            branch.divide_by(schema, key, std::move(ways));
         }
     }
     return true;
@@ -250,16 +259,15 @@ bool SchemaCompiler::may_compare(size_t n_a, size_t n_b, const Json& where, cons
                                                             schema_impl::kMaxPairs, " pairs; make the list shorter"));
 }
 
-bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
-    const std::vector<Json>& all = list.items();
-    if (!may_compare(all.size(), all.size(), list, "")) return false;
+bool SchemaCompiler::add_one_of(Branch& branch, const Json& schema, const std::vector<Json>& all, size_t link) {
+    if (!may_compare(all.size(), all.size(), schema, "oneOf")) return false;
     Alternatives ways(all.size());
     for (size_t i = 0; i < all.size(); ++i) {
         ways[i].push_back({&all[i], false, link});
         for (size_t k = 0; k < all.size(); ++k)
             if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
     }
-    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    branch.divide_by(schema, "oneOf", std::move(ways));
     return true;
 }
 

@@ -21,7 +21,7 @@ bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
     for (size_t key = 0; key < schema.keys().size(); ++key)
         if (!negate_keyword(ways, schema, key, link)) return false;
     if (ways.empty()) return false;  // everything is valid against the schema
-    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    branch.divide_by(schema, "not", std::move(ways));
     return true;
 }
 

@@ -242,6 +242,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     for (const Json* s : flat)
         if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
+    note_intersection(f, where);
     if (place == ValuePlace::arguments)
         return (f.types & TypeFacts::kObject) != 0 ? write_arguments(f, where) : kNoMatch;
     if (f.has_values) return write_values(flat, f, place);
@@ -256,6 +257,14 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
     return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
+}
+
+/// Several patterns together, or several divisors, may be more than a search can decide.
+void SchemaCompiler::note_intersection(const TypeFacts& f, const Json& where) {
+    const bool number =
+        (f.types & TypeFacts::kNumber) != 0 && !(f.number.multiples.empty() && f.number.not_multiples.empty());
+    const bool text = (f.types & TypeFacts::kString) != 0 && !(f.patterns.empty() && f.not_patterns.empty());
+    if (number || text) intersections_.emplace(rule_, Intersection{&where, number ? "multipleOf" : "pattern"});
 }
 
 ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {

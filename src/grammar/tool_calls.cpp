@@ -8,7 +8,6 @@ namespace detail {
 namespace tool_calls_impl {
 
 constexpr size_t kMaxTools = 256, kMaxValues = 200000;
-constexpr uint32_t kNoRule = UINT32_MAX;
 constexpr const char *kThink = "<think>", *kThinkEnd = "</think>", *kCall = "<tool_call>", *kCallEnd = "</tool_call>";
 
 struct Tool {
@@ -81,7 +80,7 @@ class Writer {
     }
     /// After Rules::finish(), which empties the rules that no text matches.
     Status check_answer() const {
-        if (form_ == kNoRule || rules_.body[form_] != kNoMatch) return {};
+        if (form_ == Rules::kNoRule || rules_.body[form_] != kNoMatch) return {};
         return fail(Code::bad_argument, "answer: no value is valid against the schema; check what it requires");
     }
 
@@ -115,7 +114,7 @@ class Writer {
         return pool_.token(static_cast<uint32_t>(rules_.terminals.size() - 1));
     }
     /// Text that no schema describes may stand before calls and instead of them.
-    bool is_free() const { return options_.choice == ToolChoice::automatic && form_ == kNoRule; }
+    bool is_free() const { return options_.choice == ToolChoice::automatic && form_ == Rules::kNoRule; }
     /// A tag as the control token of the vocabulary, or spelled out.
     ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
 
@@ -139,7 +138,7 @@ class Writer {
         }
         const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
         rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
-        if (form_ != kNoRule)
+        if (form_ != Rules::kNoRule)
             rules_.body[answer] = pool_.choice(rules_.body[answer], pool_.concat({lines, pool_.rule(form_)}));
     }
 
@@ -155,7 +154,7 @@ class Writer {
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
     std::vector<ExprId> tools_;
-    uint32_t form_ = kNoRule;  ///< of ToolOptions::answer
+    uint32_t form_ = Rules::kNoRule;  ///< of ToolOptions::answer
 };
 
 }  // namespace tool_calls_impl
