@@ -119,6 +119,7 @@ AUSPEX_CONST uint kRequestWords = 44;
 AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, flips parity, counts a cycle
 AUSPEX_CONST uint kRequestSampling = 2;  // take sampling, stop ids and limit; clears done
 AUSPEX_CONST uint kRequestSeedRing = 4;  // restart ring_write at 0
+AUSPEX_CONST uint kRequestNext = 8;      // the pass after step_accept: of the request, only the tokens, its drafts
 
 // An entry of the token ring (host-visible, 16 bytes, one store; entry s is at s mod its length).
 struct RingEntry {

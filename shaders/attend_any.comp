@@ -15,8 +15,10 @@
 // Cost    4 * D_HEAD flops per row, head and key; K and V are read once per row and head
 // Order   keys in blocks of 64 at absolute positions, one invocation a key, then one invocation four columns: a row's
 //         bits do not depend on the other rows of its pass.
+// Loops   unrolled, because llvmpipe ends the loops of an invocation after 65,535 rounds: here after 51,000 keys
 // Source  online softmax (Milakov 2018)
 // CPU     src/machine/cpu, attend
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(constant_id = 1) const uint D_HEAD = 64;
@@ -53,23 +55,26 @@ void main() {
             s = 0.0;
             for (uint i = 0u; i < D_HEAD / 4u; i++) {
                 const vec4 k = kv_values(K_TYPE, k_fetch(at, i), i);
-                for (uint e = 0u; e < 4u; e++) s = fma(q_s[4u * i + e], k[e], s);
+                [[unroll]] for (uint e = 0u; e < 4u; e++) s = fma(q_s[4u * i + e], k[e], s);
             }
         }
         p_s[t] = s;
         barrier();
         float highest = top;
-        for (uint i = 0u; i < 64u; i++) highest = max(highest, p_s[i]);
+        for (uint i0 = 0u; i0 < 64u; i0 += 8u)
+            [[unroll]] for (uint u = 0u; u < 8u; u++) highest = max(highest, p_s[i0 + u]);
         precise float alpha = highest == top ? 1.0 : exp(top - highest);
         precise float add = 0.0;
         vec4 part = vec4(0.0);
-        for (uint i = 0u; i < 64u; i++) {
-            if (p_s[i] == kMasked) continue;
-            precise float e = exp(p_s[i] - highest);
-            add = add + e;
-            if (t < D_HEAD / 4u) part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t),
-                part);
-        }
+        for (uint i0 = 0u; i0 < 64u; i0 += 8u)
+            [[unroll]] for (uint u = 0u; u < 8u; u++) {
+                const uint i = i0 + u;
+                if (p_s[i] == kMasked) continue;
+                precise float e = exp(p_s[i] - highest);
+                add = add + e;
+                if (t < D_HEAD / 4u)
+                    part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t), part);
+            }
         sum = fma(sum, alpha, add);
         o = fma(o, vec4(alpha), part);
         top = highest;

@@ -13,12 +13,13 @@
 // Push    AttendArgs
 // Spec    D_HEAD a multiple of 4, at most 256. K_TYPE, V_TYPE kKv...
 // Grid    x: row, y: n_head_kv + n_head (without queries: n_head_kv). Group 64
-// Shared  D_HEAD floats
+// Shared  D_HEAD + 64 words. No subgroup operations
 // Cost    12 * D_HEAD bytes per head and row; about 8 * D_HEAD flops
 // Order   a head's sum of squares runs over its columns in one invocation
 // CPU     src/machine/cpu, kv_write
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#define SHARED_LANES 64
 #include "step_common.glsl"
 layout(constant_id = 1) const uint D_HEAD = 64;
 layout(constant_id = 2) const uint K_TYPE = 0;

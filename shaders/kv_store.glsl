@@ -32,9 +32,9 @@ KvCodes kv_encode(uint type, vec4 x) {
         steps = 127.0;
         if (type == kKvQ40) {  // the first of the largest magnitude decides the sign
             uint first = abs(highest) == span ? (gl_LocalInvocationIndex & 7u) * 2u + (highest < 0.0 ? 1u : 0u) : 16u;
-            first = min(first, subgroupShuffleXor(first, 1u));
-            first = min(first, subgroupShuffleXor(first, 2u));
-            first = min(first, subgroupShuffleXor(first, 4u));
+            first = min(first, neighbour(first, 1u));
+            first = min(first, neighbour(first, 2u));
+            first = min(first, neighbour(first, 4u));
             span = (first & 1u) != 0u ? -span : span;
             steps = -8.0;
         }
@@ -75,7 +75,7 @@ void kv_store(bool real, uint row, uint quad, vec4 k, vec4 v) {
         if (real) K_PUT(row, quad, kv_halves(k));
     } else {
         const KvCodes x = kv_encode(K_TYPE, k);
-        const uint both = K_TYPE == kKvQ8 ? x.codes : x.codes | subgroupShuffleXor(x.codes, 1u) << 4;
+        const uint both = K_TYPE == kKvQ8 ? x.codes : x.codes | neighbour(x.codes, 1u) << 4;
         if (real && (K_TYPE == kKvQ8 || (quad & 1u) == 0u)) K_WORD(row * kv_code_words(K_TYPE) + k_code(quad)) = both;
         if (K_TYPE != kKvQ41) scale_s[group] = x.scale;
         else if (real && (quad & 7u) == 0u) K_WORD(kv_scales(K_TYPE, row) + quad / 8u) = x.scale;
@@ -84,7 +84,7 @@ void kv_store(bool real, uint row, uint quad, vec4 k, vec4 v) {
         if (real) V_HALVES(row, quad) = kv_halves(v);
     } else {
         const KvCodes x = kv_encode(V_TYPE, v);
-        const uint both = V_TYPE == kKvQ8 ? x.codes : x.codes | subgroupShuffleXor(x.codes, 1u) << 4;
+        const uint both = V_TYPE == kKvQ8 ? x.codes : x.codes | neighbour(x.codes, 1u) << 4;
         if (real && (V_TYPE == kKvQ8 || (quad & 1u) == 0u)) V_WORD(row * kv_code_words(V_TYPE) + v_code(quad)) = both;
         if (V_TYPE != kKvQ41) scale_s[LANE_GROUPS + group] = x.scale;
         else if (real && (quad & 7u) == 0u) V_WORD(kv_scales(V_TYPE, row) + quad / 8u) = x.scale;

@@ -4,19 +4,36 @@
 //         4. That order never depends on the device or on the rows of a step.
 // Bits    multiply-adds are written fma(); everything else that rounds is `precise`, so that no driver contracts it in
 //         one pipeline and not in another.
+//
+// A kernel that also runs where subgroups have no shuffles, or fewer than 8 invocations, defines SHARED_LANES before it
+// includes this file: its group size. The whole workgroup must then call what exchanges values.
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
+
+// The value of the invocation whose index differs in `bit`.
+#ifdef SHARED_LANES
+shared uint lanes_s[SHARED_LANES];
+uint neighbour(uint x, uint bit) {
+    barrier();  // the values of the last exchange have been read
+    lanes_s[gl_LocalInvocationIndex] = x;
+    barrier();
+    return lanes_s[gl_LocalInvocationIndex ^ bit];
+}
+float neighbour(float x, uint bit) { return uintBitsToFloat(neighbour(floatBitsToUint(x), bit)); }
+#else
+#define neighbour(x, bit) subgroupShuffleXor(x, bit)
+#endif
 
 // The largest finite float, negated: the score of what is not visible.
 const float kMasked = -3.4028234e38;
 
 float group_sum(float x) {
     precise float s = x;
-    s = s + subgroupShuffleXor(s, 1u);
-    s = s + subgroupShuffleXor(s, 2u);
-    s = s + subgroupShuffleXor(s, 4u);
+    s = s + neighbour(s, 1u);
+    s = s + neighbour(s, 2u);
+    s = s + neighbour(s, 4u);
     return s;
 }
 
@@ -31,14 +48,14 @@ float add4(vec4 x) {
 // group_sum.
 float reduce_pair(float first, float second, uint lane, uint bit) {
     const bool upper = (lane & bit) != 0u;
-    precise float s = (upper ? second : first) + subgroupShuffleXor(upper ? first : second, bit);
+    precise float s = (upper ? second : first) + neighbour(upper ? first : second, bit);
     return s;
 }
 
 float group_max(float x) {
-    x = max(x, subgroupShuffleXor(x, 1u));
-    x = max(x, subgroupShuffleXor(x, 2u));
-    x = max(x, subgroupShuffleXor(x, 4u));
+    x = max(x, neighbour(x, 1u));
+    x = max(x, neighbour(x, 2u));
+    x = max(x, neighbour(x, 4u));
     return x;
 }
 

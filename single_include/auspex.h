@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1002
+#define AUSPEX_ABI_VERSION 1004
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -147,6 +147,13 @@ typedef struct auspex_device_options {
     void* allocator_user;
     void (*log)(int32_t level, const char* text, size_t n_text, void* user); /* a line without newline; any thread */
     void* log_user;
+    /* The application's threads, or null for threads of the library: calls task(context, i) for each i in 0..n-1, each
+     * once, and returns when all have returned. All n must run at the same time, each on a thread of its own, because
+     * they wait for one another; one may be the caller's. n_thread says how many, and must not be 0. */
+    void (*run_jobs)(uint32_t n, void (*task)(void* context, uint32_t i), void* context, void* user);
+    void* jobs_user;
+    uint32_t max_submit_ms; /* on a GPU: how long one submission of a prompt may take; 0: 50 */
+    uint32_t reserved2;     /* 0 */
 } auspex_device_options;
 
 AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);
@@ -154,6 +161,24 @@ AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* optio
 AUSPEX_C_API auspex_code auspex_device_open(const auspex_device_options* options, auspex_device** device,
                                             auspex_error* error);
 AUSPEX_C_API void auspex_device_free(auspex_device* device);
+
+/* A device that auspex_device_list() found. */
+typedef struct auspex_device_entry {
+    uint32_t struct_size;
+    int32_t kind;     /* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN */
+    int32_t gpu;      /* as in auspex_device_options; 0 for the CPU, and where there is no Vulkan */
+    auspex_code code; /* unless AUSPEX_OK, auspex_device_open() refuses it, */
+    const char* name; /* both are valid during the callback */
+    const char* text; /* and why; else empty */
+} auspex_device_entry;
+/* Not 0 cancels. */
+typedef int32_t (*auspex_on_device)(const auspex_device_entry* device, void* user);
+
+/* Opens every device for a moment and calls on_device for each: the Vulkan devices in the order of `gpu`, then the CPU.
+ * Devices that cannot be used are among them, with the reason. Of the options, `kind` limits the list; `gpu` and
+ * `borrow` are ignored. */
+AUSPEX_C_API auspex_code auspex_device_list(const auspex_device_options* options, auspex_on_device on_device,
+                                            void* user, auspex_error* error);
 /* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN; AUSPEX_KIND_BEST for null. */
 AUSPEX_C_API int32_t auspex_device_kind(const auspex_device* device);
 /* "cpu (avx512, 2 threads)", or the GPU's name. */
@@ -205,6 +230,27 @@ AUSPEX_C_API auspex_code auspex_model_load(const auspex_device* device, const ch
                                            auspex_error* error);
 /* The same from memory, which must outlive the model and everything on it. */
 AUSPEX_C_API auspex_code auspex_model_load_memory(const auspex_device* device, const void* bytes, size_t n_bytes,
+                                                  const auspex_load_options* options, auspex_model** model,
+                                                  auspex_error* error);
+/* The same from a part of a file that is open for reading, such as an asset of an Android package: n_bytes from
+ * `offset` on, 0: up to its end. file: a descriptor, on Windows a HANDLE, which may be closed afterwards. The part is
+ * mapped, or copied where the offset is no multiple of 8. */
+AUSPEX_C_API auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset,
+                                                uint64_t n_bytes, const auspex_load_options* options,
+                                                auspex_model** model, auspex_error* error);
+
+/* A model that the application reads by itself. `read` writes up to n bytes from `offset` on, and returns how many:
+ * fewer are fine, 0 is a failure. It is called from front to back. */
+typedef struct auspex_reader {
+    uint32_t struct_size;
+    uint32_t reserved; /* 0 */
+    uint64_t n_bytes;  /* of the whole model */
+    size_t (*read)(uint64_t offset, void* to, size_t n, void* user);
+    void* user;
+} auspex_reader;
+
+/* The same from a function that reads, into memory that the model keeps. */
+AUSPEX_C_API auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* reader,
                                                   const auspex_load_options* options, auspex_model** model,
                                                   auspex_error* error);
 AUSPEX_C_API void auspex_model_free(auspex_model* model);
@@ -308,6 +354,21 @@ AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
+/* The same with more choices. */
+typedef struct auspex_tool_options {
+    uint32_t struct_size;
+    int32_t required;        /* 1: at least one call */
+    int32_t inside_thinking; /* as auspex_render_ids() gives it */
+    int32_t one_call;        /* 1: no second call */
+    const char* tool;        /* the only one to be called; null: any */
+    const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
+                           and calls after it */
+    size_t n_answer;
+} auspex_tool_options;
+AUSPEX_C_API auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size);
+AUSPEX_C_API auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
+                                                     const auspex_tool_options* options, auspex_constraint** constraint,
+                                                     auspex_error* error);
 /* Sessions that use it keep what they need. */
 AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 
@@ -726,14 +787,16 @@ Answer need_path(const char* path);
 
 // ------------------------------------------------------------------------------------------ options
 
-/// An allocator of the application, with the pointer that its functions get.
-struct Memory {
+/// The allocator and the job system of the application, with the pointers that their functions get.
+struct Host {
     void* (*allocate)(size_t bytes, size_t alignment, void* user);
     void (*release)(void* p, size_t bytes, size_t alignment, void* user);
     void* user;
+    void (*run_jobs)(uint32_t n, void (*task)(void* context, uint32_t i), void* context, void* user);
+    void* jobs_user;
 };
 
-Answer device_options(const auspex_device_options& from, const std::shared_ptr<Memory>& memory, DeviceOptions* to);
+Answer device_options(const auspex_device_options& from, const std::shared_ptr<Host>& host, DeviceOptions* to);
 Answer load_options(const auspex_load_options* from, LoadOptions* to);
 Answer session_options(const auspex_session_options* from, SessionOptions* to);
 Answer sampling(const auspex_sampling* from, Sampling* to);
@@ -747,17 +810,17 @@ Answer say_events(const std::vector<ReplyEvent>& events, auspex_on_event on_even
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
-// The handles of auspex.h. `memory` comes first: what was allocated through it is freed before it.
+// The handles of auspex.h. `host` comes first: what was allocated through it is freed before it.
 struct auspex_device : auspex::capi::Handle<0x617578'6465'7631> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Device device;
 };
 struct auspex_model : auspex::capi::Handle<0x617578'6d6f'6431> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Model model;
 };
 struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Model model;
     auspex::Session session;
     std::mutex lock;         ///< guards the two below
@@ -774,7 +837,7 @@ struct auspex_snapshot : auspex::capi::Handle<0x617578'736e'6131> {
     auspex::Snapshot snapshot;
 };
 struct auspex_stream : auspex::capi::Handle<0x617578'7374'7231> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::TextStream stream;
     std::string text;  ///< what the last call returned
 };
@@ -901,11 +964,12 @@ Answer need_path(const char* path) { return path != nullptr ? Answer() : bad("pa
 
 // ------------------------------------------------------------------------------------------ options
 
-Answer device_options(const auspex_device_options& from, const std::shared_ptr<Memory>& memory, DeviceOptions* to) {
+Answer device_options(const auspex_device_options& from, const std::shared_ptr<Host>& host, DeviceOptions* to) {
     AUSPEX_C_TRY(check_range(from.kind, AUSPEX_KIND_BEST, AUSPEX_KIND_VULKAN, "kind"));
     AUSPEX_C_TRY(check_range(from.gpu, 0, INT32_MAX, "gpu"));
     AUSPEX_C_TRY(check_range(from.cpu_path, AUSPEX_CPU_BEST, AUSPEX_CPU_NEON, "cpu_path"));
     AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_device_options.reserved"));
+    AUSPEX_C_TRY(check_range(from.reserved2, 0, 0, "auspex_device_options.reserved2"));
     if ((from.allocate == nullptr) != (from.release == nullptr))
         return bad("one of allocate and release is null; expected both, or neither");
     if (from.memory_limit_bytes > SIZE_MAX) return bad("memory_limit_bytes is beyond the address space");
@@ -918,16 +982,24 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<M
     to->n_thread = from.n_thread;
     to->memory_limit_bytes = static_cast<size_t>(from.memory_limit_bytes);
     to->pipeline_cache = cache;
+    to->max_submit_ms = from.max_submit_ms;
+    *host = {from.allocate, from.release, from.allocator_user, from.run_jobs, from.jobs_user};
+    if (from.run_jobs != nullptr) {
+        to->jobs.user = host.get();
+        to->jobs.run = [](void* user, uint32_t n, void (*task)(void* context, uint32_t i), void* context) {
+            const Host& h = *static_cast<const Host*>(user);
+            h.run_jobs(n, task, context, h.jobs_user);
+        };
+    }
     if (from.allocate != nullptr) {
-        *memory = {from.allocate, from.release, from.allocator_user};
-        to->allocator.user = memory.get();
+        to->allocator.user = host.get();
         to->allocator.alloc = [](void* user, size_t bytes, size_t alignment) {
-            const Memory& m = *static_cast<const Memory*>(user);
-            return m.allocate(bytes, alignment, m.user);
+            const Host& h = *static_cast<const Host*>(user);
+            return h.allocate(bytes, alignment, h.user);
         };
         to->allocator.free = [](void* user, void* p, size_t bytes, size_t alignment) {
-            const Memory& m = *static_cast<const Memory*>(user);
-            m.release(p, bytes, alignment, m.user);
+            const Host& h = *static_cast<const Host*>(user);
+            h.release(p, bytes, alignment, h.user);
         };
     }
     if (from.log != nullptr)
@@ -1078,9 +1150,9 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
         auspex_device_options from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_device_options"));
         auto made = std::make_unique<auspex_device>();
-        made->memory = std::make_shared<auspex::capi::Memory>();
+        made->host = std::make_shared<auspex::capi::Host>();
         auspex::DeviceOptions options;
-        AUSPEX_C_TRY(auspex::capi::device_options(from, made->memory, &options));
+        AUSPEX_C_TRY(auspex::capi::device_options(from, made->host, &options));
         auspex_vulkan_handles borrow;
         AUSPEX_C_TRY(auspex::capi::read(from.borrow, &borrow, "auspex_vulkan_handles"));
         auspex::VulkanHandles handles;
@@ -1104,6 +1176,32 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
         }
         AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
         *device = made.release();
+        return Answer();
+    });
+}
+
+auspex_code auspex_device_list(const auspex_device_options* given, auspex_on_device on_device, void* user,
+                               auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        if (on_device == nullptr) return bad("on_device is null; expected a function");
+        auspex_device_options from;
+        AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_device_options"));
+        const auto host = std::make_shared<auspex::capi::Host>();
+        auspex::DeviceOptions options;
+        AUSPEX_C_TRY(auspex::capi::device_options(from, host, &options));
+        std::vector<auspex::DeviceEntry> all;
+        AUSPEX_C_TRY(auspex::Device::list(options).get(all));
+        for (const auspex::DeviceEntry& one : all) {
+            const Answer status = one.status;
+            auspex_device_entry entry = {};
+            entry.struct_size = sizeof entry;
+            entry.kind = static_cast<int32_t>(one.kind);
+            entry.gpu = one.vulkan_index + 1;
+            entry.code = status.code;
+            entry.name = one.name.c_str();
+            entry.text = status.text.c_str();
+            if (on_device(&entry, user) != 0) return Answer(AUSPEX_CANCELLED, "cancelled by on_device");
+        }
         return Answer();
     });
 }
@@ -1164,7 +1262,7 @@ Answer load_model(const auspex_device* device, const auspex_load_options* given,
     LoadOptions options;
     AUSPEX_C_TRY(load_options(given, &options));
     auto made = std::make_unique<auspex_model>();
-    made->memory = device->memory;
+    made->host = device->host;
     AUSPEX_C_TRY(load(options).get(made->model));
     *model = made.release();
     return Answer();
@@ -1192,6 +1290,31 @@ auspex_code auspex_model_load_memory(const auspex_device* device, const void* by
         AUSPEX_C_TRY(auspex::capi::view(static_cast<const std::byte*>(bytes), n_bytes, &file, "bytes"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, file, o);
+        });
+    });
+}
+
+auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset, uint64_t n_bytes,
+                                   const auspex_load_options* options, auspex_model** model, auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
+            return auspex::Model::load(device->device, auspex::FileRange{file, offset, n_bytes}, o);
+        });
+    });
+}
+
+auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
+                                     const auspex_load_options* options, auspex_model** model, auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        auspex_reader from;
+        AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.reserved, 0, 0, "auspex_reader.reserved"));
+        auspex::FileReader reader;
+        reader.bytes = from.n_bytes;
+        if (from.read != nullptr)
+            reader.read = [&from](uint64_t at, void* to, size_t n) { return from.read(at, to, n, from.user); };
+        return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
+            return auspex::Model::load(device->device, reader, o);
         });
     });
 }
@@ -1407,24 +1530,45 @@ auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, co
     });
 }
 
-auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
-                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
-                                         auspex_error* error) {
+auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size) {
+    return auspex::capi::init(options, struct_size);
+}
+
+auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
+                                        const auspex_tool_options* options, auspex_constraint** constraint,
+                                        auspex_error* error) {
     return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
         AUSPEX_C_TRY(auspex::capi::need(model, "model"));
-        AUSPEX_C_TRY(auspex::capi::check_range(required, 0, 1, "required"));
-        AUSPEX_C_TRY(auspex::capi::check_range(inside_thinking, 0, 1, "inside_thinking"));
+        auspex_tool_options from;
+        AUSPEX_C_TRY(auspex::capi::read(options, &from, "auspex_tool_options"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.required, 0, 1, "required"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.inside_thinking, 0, 1, "inside_thinking"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
+        std::string_view answer;
+        AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
         AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
-        auspex::ToolOptions options;
-        options.style = model->model.info().chat_style;
-        if (required != 0) options.choice = auspex::ToolChoice::required;
-        if (tool != nullptr) options.name = tool;
-        options.inside_thinking = inside_thinking != 0;
-        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, options),
-                                             constraint);
+        auspex::ToolOptions to;
+        to.style = model->model.info().chat_style;
+        if (from.required != 0) to.choice = auspex::ToolChoice::required;
+        if (from.tool != nullptr) to.name = from.tool;
+        to.inside_thinking = from.inside_thinking != 0;
+        to.parallel = from.one_call == 0;
+        to.answer = std::string(answer);
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
+}
+
+auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
+                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    auspex_tool_options options;
+    auspex_tool_options_init(&options, sizeof options);
+    options.required = required;
+    options.tool = tool;
+    options.inside_thinking = inside_thinking;
+    return auspex_constraint_for_tools(model, json, n_json, &options, constraint, error);
 }
 
 void auspex_constraint_free(auspex_constraint* constraint) {
@@ -1457,7 +1601,7 @@ auspex_code auspex_session_create(const auspex_model* model, const auspex_sessio
         auspex::SessionOptions options;
         AUSPEX_C_TRY(auspex::capi::session_options(given, &options));
         auto made = std::make_unique<auspex_session>();
-        made->memory = model->memory;
+        made->host = model->host;
         made->model = model->model;
         AUSPEX_C_TRY(auspex::Session::create(model->model, options).get(made->session));
         *session = made.release();
@@ -1588,7 +1732,7 @@ auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, 
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(fork, "fork"));
         auto made = std::make_unique<auspex_session>();
-        made->memory = session->memory;
+        made->host = session->host;
         made->model = session->model;
         AUSPEX_C_TRY(running.session().fork().get(made->session));
         *fork = made.release();
@@ -1604,7 +1748,7 @@ auspex_code auspex_session_move_to(auspex_session* session, const auspex_model* 
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().move_to(model->model).get(done));
         session->model = model->model;  // the old one is freed before its memory
-        session->memory = model->memory;
+        session->host = model->host;
         auspex::capi::write_report(done, report);
         return Answer();
     });
@@ -1823,7 +1967,7 @@ auspex_code auspex_stream_create(const auspex_model* model, const char* const* s
         auspex::DecodeOptions options;
         options.special = (flags & AUSPEX_SPECIAL) != 0;
         auto made = std::make_unique<auspex_stream>();
-        made->memory = model->memory;
+        made->host = model->host;
         made->stream = auspex::TextStream(model->model, std::move(texts), options);
         *stream = made.release();
         return Answer();

@@ -108,6 +108,8 @@
 #include "machine/thread.cpp"
 #include "machine/pool.h"
 #include "machine/pool.cpp"
+#include "machine/background.h"
+#include "machine/background.cpp"
 
 #include "machine/cpu/features.h"
 #include "machine/cpu/features.cpp"

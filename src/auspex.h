@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1002
+#define AUSPEX_ABI_VERSION 1004
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -144,6 +144,13 @@ typedef struct auspex_device_options {
     void* allocator_user;
     void (*log)(int32_t level, const char* text, size_t n_text, void* user); /* a line without newline; any thread */
     void* log_user;
+    /* The application's threads, or null for threads of the library: calls task(context, i) for each i in 0..n-1, each
+     * once, and returns when all have returned. All n must run at the same time, each on a thread of its own, because
+     * they wait for one another; one may be the caller's. n_thread says how many, and must not be 0. */
+    void (*run_jobs)(uint32_t n, void (*task)(void* context, uint32_t i), void* context, void* user);
+    void* jobs_user;
+    uint32_t max_submit_ms; /* on a GPU: how long one submission of a prompt may take; 0: 50 */
+    uint32_t reserved2;     /* 0 */
 } auspex_device_options;
 
 AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);
@@ -151,6 +158,24 @@ AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* optio
 AUSPEX_C_API auspex_code auspex_device_open(const auspex_device_options* options, auspex_device** device,
                                             auspex_error* error);
 AUSPEX_C_API void auspex_device_free(auspex_device* device);
+
+/* A device that auspex_device_list() found. */
+typedef struct auspex_device_entry {
+    uint32_t struct_size;
+    int32_t kind;     /* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN */
+    int32_t gpu;      /* as in auspex_device_options; 0 for the CPU, and where there is no Vulkan */
+    auspex_code code; /* unless AUSPEX_OK, auspex_device_open() refuses it, */
+    const char* name; /* both are valid during the callback */
+    const char* text; /* and why; else empty */
+} auspex_device_entry;
+/* Not 0 cancels. */
+typedef int32_t (*auspex_on_device)(const auspex_device_entry* device, void* user);
+
+/* Opens every device for a moment and calls on_device for each: the Vulkan devices in the order of `gpu`, then the CPU.
+ * Devices that cannot be used are among them, with the reason. Of the options, `kind` limits the list; `gpu` and
+ * `borrow` are ignored. */
+AUSPEX_C_API auspex_code auspex_device_list(const auspex_device_options* options, auspex_on_device on_device,
+                                            void* user, auspex_error* error);
 /* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN; AUSPEX_KIND_BEST for null. */
 AUSPEX_C_API int32_t auspex_device_kind(const auspex_device* device);
 /* "cpu (avx512, 2 threads)", or the GPU's name. */
@@ -202,6 +227,27 @@ AUSPEX_C_API auspex_code auspex_model_load(const auspex_device* device, const ch
                                            auspex_error* error);
 /* The same from memory, which must outlive the model and everything on it. */
 AUSPEX_C_API auspex_code auspex_model_load_memory(const auspex_device* device, const void* bytes, size_t n_bytes,
+                                                  const auspex_load_options* options, auspex_model** model,
+                                                  auspex_error* error);
+/* The same from a part of a file that is open for reading, such as an asset of an Android package: n_bytes from
+ * `offset` on, 0: up to its end. file: a descriptor, on Windows a HANDLE, which may be closed afterwards. The part is
+ * mapped, or copied where the offset is no multiple of 8. */
+AUSPEX_C_API auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset,
+                                                uint64_t n_bytes, const auspex_load_options* options,
+                                                auspex_model** model, auspex_error* error);
+
+/* A model that the application reads by itself. `read` writes up to n bytes from `offset` on, and returns how many:
+ * fewer are fine, 0 is a failure. It is called from front to back. */
+typedef struct auspex_reader {
+    uint32_t struct_size;
+    uint32_t reserved; /* 0 */
+    uint64_t n_bytes;  /* of the whole model */
+    size_t (*read)(uint64_t offset, void* to, size_t n, void* user);
+    void* user;
+} auspex_reader;
+
+/* The same from a function that reads, into memory that the model keeps. */
+AUSPEX_C_API auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* reader,
                                                   const auspex_load_options* options, auspex_model** model,
                                                   auspex_error* error);
 AUSPEX_C_API void auspex_model_free(auspex_model* model);
@@ -305,6 +351,21 @@ AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
+/* The same with more choices. */
+typedef struct auspex_tool_options {
+    uint32_t struct_size;
+    int32_t required;        /* 1: at least one call */
+    int32_t inside_thinking; /* as auspex_render_ids() gives it */
+    int32_t one_call;        /* 1: no second call */
+    const char* tool;        /* the only one to be called; null: any */
+    const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
+                           and calls after it */
+    size_t n_answer;
+} auspex_tool_options;
+AUSPEX_C_API auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size);
+AUSPEX_C_API auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
+                                                     const auspex_tool_options* options, auspex_constraint** constraint,
+                                                     auspex_error* error);
 /* Sessions that use it keep what they need. */
 AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 

@@ -138,6 +138,18 @@ struct Allocator {
     void* user = nullptr;
 };
 
+/// The application's threads, for programs with a job system of their own. `run` calls task(context, i) for each i in
+/// 0..n-1, each once, and returns when all have returned. All n must run at the same time, each on a thread of its own,
+/// because they wait for one another after each operation, some microseconds each time; one of them may be the
+/// caller's. A run takes as long as a step of the model: milliseconds to seconds.
+///
+/// thread    called on the thread that calls the library, for one Device on one thread at a time. Tasks neither throw
+///           nor call the application.
+struct JobSystem {
+    void (*run)(void* user, uint32_t n, void (*task)(void* context, uint32_t i), void* context) = nullptr;
+    void* user = nullptr;
+};
+
 enum class LogLevel { info, warning };
 /// Receives one line without a newline.
 using Logger = std::function<void(LogLevel, std::string_view)>;
@@ -175,7 +187,15 @@ struct DeviceOptions {
     int vulkan_index = -1;                  ///< which Vulkan device; -1: the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
-    int n_thread = 0;                      ///< CPU threads; 0: one per physical core
+    int n_thread = 0;  ///< CPU threads; 0: one per physical core
+    /// Runs the CPU's work in place of the library's threads. n_thread then says how many tasks run at the same time,
+    /// and must not be 0. The library starts no thread; a GPU's kernels are compiled on the calling thread. Results are
+    /// the same, bit for bit.
+    JobSystem jobs;
+    /// On a GPU: how long one submission of a prompt may take, in milliseconds, so that the application can draw
+    /// between two of them. The library measures each piece of a prompt and cuts the next into fewer layers and rows;
+    /// the first one may exceed the limit. A decode step is always one submission. 0: 50.
+    uint32_t max_submit_ms = 0;
     size_t memory_limit_bytes = 0;         ///< 0: what the driver or the system reports as free
     Span<const std::byte> pipeline_cache;  ///< bytes from Device::pipeline_cache(), or empty
     Allocator allocator;
@@ -200,7 +220,8 @@ class AUSPEX_API Device {
     /// passed over.
     ///
     /// errors    no_device: nothing of that kind; the text lists what was found.
-    ///           bad_argument: an option out of range. out_of_memory: memory or threads.
+    ///           bad_argument: an option out of range, or jobs that do not run at the same time. out_of_memory: memory
+    ///           or threads.
     /// cost      CPU: microseconds. Vulkan: 50-200 ms, less with a pipeline cache.
     static Result<Device> open(const DeviceOptions& options = {});
     /// Opens every device for a moment, and says which can be used and why the others cannot: the Vulkan devices in the
@@ -265,6 +286,22 @@ struct LoadOptions {
     int host_expert_layers = -1;
 };
 
+/// A part of a file that is open for reading: an asset of an Android package, or a model within an archive that stores
+/// it uncompressed.
+struct FileRange {
+    intptr_t file = -1;   ///< a descriptor; on Windows a HANDLE, as _get_osfhandle() gives it
+    uint64_t offset = 0;  ///< of the model's first byte
+    uint64_t bytes = 0;   ///< of the model; 0: up to the end of the file
+};
+
+/// A model that the application reads by itself: packed, encrypted, or over a network.
+struct FileReader {
+    uint64_t bytes = 0;  ///< of the whole model
+    /// Writes up to `n` bytes of the model from `offset` on to `to`, and returns how many: fewer are fine, 0 is a
+    /// failure. Called from front to back, on the thread that loads.
+    std::function<size_t(uint64_t offset, void* to, size_t n)> read;
+};
+
 struct EncodeOptions {
     /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
@@ -295,6 +332,16 @@ class AUSPEX_API Model {
     /// The same from memory. The bytes must outlive the Model and are read in place, unless their address is no
     /// multiple of 8: then they are copied.
     static Result<Model> load(const Device& device, Span<const std::byte> file, const LoadOptions& options = {});
+    /// The same from a part of an open file, which is mapped as a path is. The descriptor may be closed afterwards; its
+    /// position is not used. A part whose offset is no multiple of 8 is copied. One file, not a split model.
+    ///
+    /// errors    also bad_argument: beyond the end of the file, or a pipe; unsupported: a platform without descriptors.
+    static Result<Model> load(const Device& device, const FileRange& file, const LoadOptions& options = {});
+    /// The same from a function that reads, into memory of DeviceOptions::allocator that the Model keeps.
+    /// LoadOptions::progress is also called while it reads. One file, not a split model.
+    ///
+    /// errors    also io_error: the reader gave nothing. Nothing is kept then.
+    static Result<Model> load(const Device& device, const FileReader& file, const LoadOptions& options = {});
 
     const ModelInfo& info() const;
 
@@ -829,7 +876,7 @@ struct SessionOptions {
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
     /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
     /// Sampling pays for computing the history again. No effect on the text or on the CPU, nor while there is a
-    /// constraint.
+    /// constraint or lookup finds drafts.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;

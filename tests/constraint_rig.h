@@ -1,6 +1,7 @@
 // tests/constraint_rig: constraints, and texts under them, for the tests of both back ends.
 #pragma once
 #include "draft_rig.h"
+#include "draft_sources.h"
 
 namespace constraint_rig {
 
@@ -17,21 +18,6 @@ class Rule : public TokenRule {
 
   private:
     Ask ask_;
-};
-
-/// Drafts a text, as many tokens as it may.
-class Truth : public DraftSource {
-  public:
-    explicit Truth(std::vector<Token> truth) : truth_(std::move(truth)) {}
-    Result<uint32_t> propose(const DraftRequest& request) override {
-        uint32_t n = 0;
-        for (; n < request.n && request.history.size() + n < truth_.size(); ++n)
-            request.to[n] = truth_[request.history.size() + n];
-        return n;
-    }
-
-  private:
-    std::vector<Token> truth_;
 };
 
 inline Constraint rule(const Model& model, Rule::Ask ask) {

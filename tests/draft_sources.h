@@ -29,6 +29,21 @@ class Teacher : public auspex::detail::DraftSource {
     Random random_;
 };
 
+/// Drafts as many tokens as it may, all of them right.
+class Truth : public auspex::detail::DraftSource {
+  public:
+    explicit Truth(std::vector<auspex::Token> truth) : truth_(std::move(truth)) {}
+    auspex::Result<uint32_t> propose(const auspex::detail::DraftRequest& request) override {
+        uint32_t n = 0;
+        for (; n < request.n && request.history.size() + n < truth_.size(); ++n)
+            request.to[n] = truth_[request.history.size() + n];
+        return n;
+    }
+
+  private:
+    std::vector<auspex::Token> truth_;
+};
+
 /// Drafts as many tokens as it may, all of them wrong.
 class Wrong : public auspex::detail::DraftSource {
   public:

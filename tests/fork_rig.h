@@ -39,11 +39,6 @@ inline SyncReport move(Session& session, const Model& model) {
 inline void lose(Session& session) { (void)session.impl()->trunk->track(Status(Code::device_lost, "for a test")).ok(); }
 
 /// A model that both back ends run.
-inline TinyOptions gpu_tiny() {
-    TinyOptions o;
-    o.n_head_k = 1;
-    o.n_head_v = 2;
-    return o;
-}
+inline TinyOptions gpu_tiny() { return smallest(); }
 
 }  // namespace fork_rig

@@ -15,6 +15,8 @@ N_WHOLE = 6  # ways to spoil a whole struct: four wrong sizes, all numbers of by
 HANDLES = ("device", "model", "session", "plan", "snapshot", "stream", "reply", "constraint")
 NUMBERS = {
     "uint32_t": ["0u", "1u", "9u", "0x7FFFFFFFu", "0xFFFFFFFFu"],
+    "uint64_t": ["0u", "1u", "UINT64_MAX"],
+    "intptr_t": ["-1", "1000000", "INTPTR_MIN"],
     "int32_t": ["0", "-1", "1", "1000000", "(-2147483647 - 1)"],
     "auspex_code": ["0", "-1", "99", "(-2147483647 - 1)"],
 }
@@ -43,8 +45,8 @@ class Argument:
             return "&made", ["NULL"]  # freed after the call
         if t == "auspex_error*":
             return "&error", ["NULL", "(auspex_error*)garbage_zeros()", "(auspex_error*)garbage_bytes()"]
-        if t == "auspex_on_event":
-            return "on_event", ["NULL"]
+        if t in ("auspex_on_event", "auspex_on_device"):
+            return t[7:], ["NULL"]
         if re.fullmatch(r"(const )?auspex_\w+\*", t):
             if self.name == "marks":
                 return "NULL", [f"({t})room()"]
@@ -153,6 +155,10 @@ static void* clear(void) {
 static void* room(void) { return clear(); }
 static void* garbage_zeros(void) { return clear(); }
 static void* garbage_bytes(void) { return memset(clear(), 0x5A, 4096); }
+static int32_t on_device(const auspex_device_entry* entry, void* user) {
+    (void)user;
+    return entry == NULL;
+}
 static int32_t on_event(const auspex_event* event, void* user) {
     (void)user;
     return event == NULL;

@@ -85,8 +85,15 @@ Oracle::Row Oracle::times(const std::string& name, const Row& x, size_t skip) {
     check(t.ne[0] == x.size(), "widths do not meet");
     Row y(static_cast<size_t>(t.ne[1]));
     const float* at = w.data() + skip * y.size() * x.size();
-    for (double& sum : y)
-        for (double v : x) sum += v * double{*at++};
+    for (double& sum : y) {
+        double part[4] = {};  // four sums at a time: additions of one would wait for each other
+        size_t i = 0;
+        for (; i + 4 <= x.size(); i += 4)
+            for (size_t k = 0; k < 4; ++k) part[k] += x[i + k] * double{at[i + k]};
+        for (; i < x.size(); ++i) part[0] += x[i] * double{at[i]};
+        sum = (part[0] + part[1]) + (part[2] + part[3]);
+        at += x.size();
+    }
     return y;
 }
 

@@ -2,6 +2,10 @@
 #include "session_rig.h"
 #include "tiny.h"
 
+#ifndef AUSPEX_NO_VULKAN
+#include "../src/machine/vulkan/vulkan.h"
+#endif
+
 using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
@@ -18,12 +22,12 @@ SessionOptions options_of(Draft source, uint64_t checkpoint_bytes) {
     return o;
 }
 
-void check_agent(const Model& model, Draft source) {
+void check_agent(const Model& model, Draft source, uint64_t n_step = 8) {
     Session session = open(model, options_of(source, kDefaultCheckpoints));
     const std::vector<Token> system = tiny_ids(300, 1), title = tiny_ids(40, 2);
     std::vector<Token> agent = join(system, tiny_ids(20, 3));
     CHECK(sync(session, agent, {{300, true}}).rows_computed == 320);
-    for (uint64_t step = 0; step < 8; ++step) {
+    for (uint64_t step = 0; step < n_step; ++step) {
         more(session, 6);
         const size_t computed = session.impl()->timeline.n_row();
         agent = history(session);
@@ -150,15 +154,46 @@ TEST_CASE("a budget too small for one checkpoint is refused with what one takes,
 TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint changes no bit") {
     const Device device = gpu_device();
     if (!device) return;
-    TinyOptions tiny;
-    tiny.n_head_k = 1;
-    tiny.n_head_v = 2;
+    TinyOptions tiny = smallest();
     tiny.d_head = 256;
     tiny.d_key = 128;
     const std::vector<std::byte> bytes = tiny_model(tiny);
     const Model model = load_model(device, bytes);
-    check_agent(model, Draft::mtp);
-    check_switching(model, Draft::off, deep() ? 100 : 22);
+    check_agent(model, Draft::mtp, deep() ? 8 : 3);
+    check_switching(model, Draft::off, deep() ? 100 : 12);
     check_scratch(model);
+}
+
+TEST_CASE("a checkpoint of a card is copied beside the next step, and outlives the card") {
+    const Device device = gpu_device();
+    if (!device) return;
+    vk::OpenDeviceRef card;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    REQUIRE(vk::open_device(options, {}).get(card).ok());
+    card->gpu->traits.device_mapped = false;  // a software device maps its memory
+    device.impl()->machine = vk::make_backend(card);
+    const std::vector<std::byte> bytes = tiny_model(smallest());
+    const Model model = load_model(device, bytes);
+    check_agent(model, Draft::mtp, deep() ? 8 : 2);
+    check_switching(model, Draft::off, deep() ? 100 : 4);
+    check_scratch(model);
+
+    Session session = open(model, options_of(Draft::off, kDefaultCheckpoints));
+    Session::Impl& s = *session.impl();
+    REQUIRE(s.context->state_saver() != nullptr);
+    const std::vector<Token> a = tiny_ids(90, 1), b = tiny_ids(80, 2);
+    sync(session, a, {{64, true}});
+    more(session, 3);
+    const std::vector<Token> said = first(history(session), s.timeline.n_row());
+    sync(session, b);  // keeps the tip of `said`
+    CHECK(sync(session, join(said, {1})).checkpoint_row == said.size());
+    REQUIRE(s.store->keep_state(40, s.timeline.n_row()).ok());
+    CHECK(s.store->is_whole(40));  // waits for it
+    card->gpu->lost = true;
+    CHECK(s.store->is_whole(40));
+    CHECK(!s.store->keep_state(41, s.timeline.n_row()).ok());
+    PrefixReport report;
+    CHECK(!s.tree->sync(join(b, {2}), {}, false).get(report).ok());
 }
 #endif

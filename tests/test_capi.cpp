@@ -212,6 +212,92 @@ TEST_CASE("C: handles may be freed in any order, and nothing of the application'
     auspex_stream_free(nullptr);
 }
 
+TEST_CASE("C: devices are listed, those with them that cannot be used, and the callback may cancel") {
+    struct Seen {
+        std::vector<std::string> names;
+        int32_t answer = 0;
+        bool reasons = true;
+    } seen;
+    const auspex_on_device on_device = [](const auspex_device_entry* d, void* user) {
+        Seen& s = *static_cast<Seen*>(user);
+        s.names.push_back(d->name);
+        s.reasons = s.reasons && d->struct_size == sizeof *d && (d->code == AUSPEX_OK) == (*d->text == 0) &&
+                    (d->kind == AUSPEX_KIND_CPU ? d->gpu == 0 : d->gpu > 0 || d->code != AUSPEX_OK);
+        return s.answer;
+    };
+    Ok ok;
+    auto options = cleared<auspex_device_options>();
+    options.kind = AUSPEX_KIND_CPU;
+    options.n_thread = 1;
+    ok(auspex_device_list(&options, on_device, &seen, ok));
+    REQUIRE(seen.names.size() == 1);
+    CHECK(seen.names[0].compare(0, 4, "cpu ") == 0);
+    options.kind = AUSPEX_KIND_BEST;
+    ok(auspex_device_list(&options, on_device, &seen, ok));
+    CHECK(seen.names.size() >= 3);  // without Vulkan, the first says so
+    CHECK(seen.reasons);
+    seen.answer = 1;
+    CHECK(auspex_device_list(&options, on_device, &seen, ok) == AUSPEX_CANCELLED);
+    CHECK(auspex_device_list(&options, nullptr, nullptr, ok) == AUSPEX_BAD_ARGUMENT);
+}
+
+TEST_CASE("C: a model loads by a descriptor and by a function, and a job system computes it") {
+    Rig rig;
+    struct Host {
+        const std::vector<std::byte>& bytes;
+        int n_run = 0;
+    } host{rig.bytes};
+    Ok ok;
+    auto options = cleared<auspex_device_options>();
+    options.kind = AUSPEX_KIND_CPU;
+    options.n_thread = 2;
+    options.max_submit_ms = 10;
+    options.jobs_user = &host;
+    options.run_jobs = [](uint32_t n, void (*task)(void*, uint32_t), void* context, void* user) {
+        ++static_cast<Host*>(user)->n_run;
+        std::vector<std::thread> threads;
+        for (uint32_t i = 1; i < n; ++i) threads.emplace_back(task, context, i);
+        task(context, 0);
+        for (std::thread& t : threads) t.join();
+    };
+    auspex_device* device = nullptr;
+    ok(auspex_device_open(&options, &device, ok));
+    auto reader = cleared<auspex_reader>();
+    reader.n_bytes = rig.bytes.size();
+    reader.user = &host;
+    reader.read = [](uint64_t at, void* to, size_t n, void* user) -> size_t {
+        n = std::min<size_t>(n, 100000);
+        std::memcpy(to, static_cast<Host*>(user)->bytes.data() + at, n);
+        return n;
+    };
+    auspex_model* model = nullptr;
+    ok(auspex_model_load_reader(device, &reader, nullptr, &model, ok));
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    CHECK(host.n_run > 0);
+    auspex_session* session = nullptr;
+    ok(auspex_session_create(model, nullptr, &session, ok));
+    ok(auspex_session_sync(session, tiny_ids(4, 1).data(), 4, nullptr, 0, nullptr, ok));
+    size_t n = 0;
+    ok(auspex_session_next(session, nullptr, ids, AUSPEX_MAX_TOKENS, &n, ok));
+    auspex_session_free(session);
+    auspex_model_free(model);
+#if defined(__unix__)
+    std::FILE* file = std::tmpfile();
+    REQUIRE(file);
+    std::fputs("12345678", file);
+    REQUIRE(std::fwrite(rig.bytes.data(), 1, rig.bytes.size(), file) == rig.bytes.size());
+    std::fflush(file);
+    ok(auspex_model_load_file(device, fileno(file), 8, rig.bytes.size(), nullptr, &model, ok));
+    std::fclose(file);
+    auspex_model_free(model);
+#endif
+    CHECK(auspex_model_load_file(device, -1, 0, 0, nullptr, &model, ok) == AUSPEX_IO_ERROR);
+    reader.reserved = 1;
+    CHECK(auspex_model_load_reader(device, &reader, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(auspex_model_load_reader(device, nullptr, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    auspex_device_free(device);
+}
+
 TEST_CASE("C: forks, moves, files and snapshots go on with the same text") {
     Rig rig;
     const std::vector<int32_t> ids = tiny_ids(40, 2);
@@ -469,6 +555,50 @@ TEST_CASE("C: a constraint decides what is sampled, and may be freed while a ses
     ok(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "f", 0, &constraint, ok));
     auspex_constraint_free(constraint);
     CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "g", 0, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
+
+TEST_CASE("C: under tools with a schema of answers a reply is a call or a JSON text of the schema") {
+    Rig rig;
+    Ok ok;
+    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
+    auspex_constraint* constraint = nullptr;
+    auspex_tool_options tools;
+    REQUIRE(auspex_tool_options_init(&tools, sizeof tools) == AUSPEX_OK);
+    const std::string answer = R"({"enum": ["alpha", "beta"]})";
+    tools.answer = answer.data();
+    tools.n_answer = answer.size();
+    ok(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, ok));
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    sampling.grammar = constraint;
+    sampling.constrained_from = 1 + 5;
+    auspex_session* s = rig.session(64);
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0;
+    const auto after = [&](const std::string& text) {
+        int32_t written[64];
+        size_t n_written = 0;
+        ok(auspex_encode(rig.model, text.data(), text.size(), AUSPEX_SPECIAL, written, 64, &n_written, ok));
+        std::vector<int32_t> history = {1, 2, 3, 4, 5};
+        history.insert(history.end(), written, written + n_written);
+        rig.sync(s, history);
+        return auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr);
+    };
+    CHECK(after("\"beta\"") == AUSPEX_OK);
+    CHECK(auspex_is_end(rig.model, ids[0]) == 1);
+    CHECK(after("\"gamma\"") == AUSPEX_BAD_ARGUMENT);
+    CHECK(after("<tool_call>\n{\"name\": \"f\"") == AUSPEX_OK);
+    CHECK(after("<tool_call>\n{\"name\": \"g\"") == AUSPEX_BAD_ARGUMENT);
+    auspex_constraint_free(constraint);
+    auspex_error refused = AUSPEX_ERROR_INIT;
+    tools.n_answer = answer.size() - 1;
+    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, &refused) ==
+          AUSPEX_BAD_ARGUMENT);
+    CHECK(std::strstr(refused.text, "answer: ") != nullptr);
+    tools.one_call = 2;
+    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, nullptr) ==
           AUSPEX_BAD_ARGUMENT);
     auspex_session_free(s);
 }

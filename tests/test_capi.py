@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -216,6 +217,39 @@ class Python(unittest.TestCase):
             Client("no-such-file.gguf")
         with self.assertRaisesRegex(AuspexError, "^bad_argument: JSON: expected"):
             self.client.chat(b"[", lambda e: None)
+
+    @unittest.skipUnless(sys.platform == "linux", "reads /proc")
+    def test_two_processes_share_the_weights_of_one_file(self):
+        load = ("import sys; sys.path.insert(0, sys.argv[1]); import test_capi as t;"
+                "c = t.Client(t.DEMO); n = [i for i, _ in zip(c.tokens('a log line'), range(4))];"
+                "print('ready', flush=True); sys.stdin.read()")
+        environment = {**os.environ, "VK_ICD_FILENAMES": "", "VK_DRIVER_FILES": ""}
+        pair = [subprocess.Popen([sys.executable, "-c", load, os.path.dirname(os.path.abspath(__file__))],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+        try:
+            for process in pair:
+                self.assertEqual(process.stdout.readline(), b"ready\n")
+            for process in pair:
+                sizes = self.mapped(process.pid, DEMO)
+                self.assertGreater(sizes["Rss"], 0.5 * os.path.getsize(DEMO) / 1024)
+                self.assertEqual(sizes["Private_Dirty"] + sizes["Shared_Dirty"], 0)
+                self.assertLess(sizes["Pss"], 0.6 * sizes["Rss"])  # at least two have each page
+        finally:
+            for process in pair:
+                process.communicate()
+
+    @staticmethod
+    def mapped(pid, path):
+        """What /proc says of the pages of a file in a process, in KiB."""
+        sizes, inside = {}, False
+        with open(f"/proc/{pid}/smaps") as lines:
+            for line in lines:
+                words = line.split()
+                if not words[0].endswith(":"):
+                    inside = words[-1] == os.path.realpath(path)
+                elif inside and words[-1] == "kB":
+                    sizes[words[0][:-1]] = sizes.get(words[0][:-1], 0) + int(words[1])
+        return sizes
 
 
 if __name__ == "__main__":

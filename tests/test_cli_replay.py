@@ -80,7 +80,9 @@ class ReplayOnAModel(BaseReplay):
     LOOP = ("--prefix", "300", "--steps", "3", "--append", "70", "--title", "40", "-n", "4")
 
     def test_a_loop_computes_what_it_appends(self):
-        o = self.json("--replay", "loop", *self.LOOP, "-v")
+        path = os.path.join(self.folder, "session")
+        o = self.json("--replay", "loop", *self.LOOP, "-v", "--session-file", path)
+        self.assertFalse(os.path.exists(path))
         dry = self.replay("loop", *self.LOOP)
         for name in ("requests", "rows_needed", "rows_computed", "rows_reused", "reasons", "rows_parked"):
             self.assertEqual(o[name], dry[name], name)
@@ -88,7 +90,8 @@ class ReplayOnAModel(BaseReplay):
         loop = o["loop"]
         self.assertEqual((loop["rows_appended"], loop["rows_computed"]), (3 * 71, 3 * 71))
         self.assertEqual(len(loop["steps"]), 3)
-        for name in ("first_token_ms", "own_rows_ms", "switch_back_ms", "save_gbps", "restore_gbps"):
+        for name in ("first_token_ms", "own_rows_ms", "switch_back_ms", "save_gbps", "restore_gbps", "file_save_gbps",
+                     "file_load_gbps"):
             self.assertGreater(loop[name], 0)
         self.assertEqual([e["sync"]["rows_computed"] for e in o["each"]], [300, 40, 71, 30, 71, 30, 71])
         self.assertEqual(o["each"][2]["sync"]["reason"], "resumed")

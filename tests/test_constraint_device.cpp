@@ -23,10 +23,7 @@ struct Rig {
     Session host, device;
 
     explicit Rig(uint32_t run_ahead = 0) {
-        TinyOptions options;
-        options.n_head_k = 1;
-        options.n_head_v = 2;
-        bytes = tiny_model(options);
+        bytes = tiny_model(smallest());
         model = load_model(::device(), bytes);
         SessionOptions o;
         o.n_context = 256;
@@ -79,6 +76,21 @@ TEST_CASE("a constrained text in the device loop is the host's, at every depth a
     }
 }
 
+TEST_CASE("text that a constraint forces is drafted for the device loop") {
+    if (!device()) return;
+    Rig rig;
+    const Constraint c = gbnf(rig.model, "root ::= (\"{\\\"city\\\": \" [0-9] \", \\\"street\\\": \" [a-z] \"} \")+");
+    for (const int depth : {3, 8, -1}) {
+        if (!deep() && depth == -1) continue;
+        CAPTURE(depth);
+        const Sampling how = seeded(c, static_cast<uint64_t>(20 + depth));
+        CHECK(rig.on_device(how, 60, depth) == rig.on_host(how, 60));
+        const Stats stats = rig.device.stats();
+        // The random block is hardly ever right about a token, the host about each that is forced, but for its cut.
+        if (depth > 0) CHECK(test::sum(stats.accepted, kMaxDraft) >= 15);
+    }
+}
+
 TEST_CASE("the device samples again at every row of a window, and goes on as the host does") {
     if (!device()) return;
     Rig rig;
@@ -99,8 +111,9 @@ TEST_CASE("the device samples again at every row of a window, and goes on as the
             CHECK(rig.on_device(seeded(c, seed, temperature), 13, 8) == want);
             const Stats stats = rig.device.stats();
             REQUIRE(stats.cycles[kMaxDraft] >= 2);
-            if (row > 0) CHECK(stats.accepted[row - 1] == stats.cycles[kMaxDraft]);
-            if (row < kMaxDraft) CHECK(stats.accepted[row] == stats.cycles[kMaxDraft] - 1);
+            // One cycle kept the drafts before the row and no more; a later one may stop at a token that ends a text.
+            const uint64_t before = row > 0 ? stats.accepted[row - 1] : stats.cycles[kMaxDraft];
+            CHECK(before > (row < kMaxDraft ? stats.accepted[row] : 0));
         }
     }
 }

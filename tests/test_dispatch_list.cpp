@@ -152,7 +152,7 @@ TEST_CASE("the counts of a step are those of its lists, and counting makes no pi
         Lists l(tiny_of(kind != 1));
         const auto context = l.rig.context();
         const size_t made = shared_gpu()->pipelines->size();
-        for (uint32_t n_row : {1u, 4u, 9u, 64u}) {
+        for (uint32_t n_row : {1u, 4u, 9u, 32u}) {  // more may run in pieces on a software device
             CAPTURE(n_row);
             const bool prefill = n_row > kMaxTentative;
             StepCounts expected;

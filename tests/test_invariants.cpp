@@ -58,11 +58,12 @@ TEST_CASE("row invariance: a row's logits are the same bits alone and among nine
             alone->commit(1);
             one.insert(one.end(), row.begin(), row.end());
         }
+        auto among = rig.context();
+        rig.run(*among, Span<const Token>(ids.data(), 23), 0, false, 1);
         for (uint32_t n = 1; n <= kMaxTentative; ++n) {
             CAPTURE(n);
-            auto context = rig.context();
-            rig.run(*context, Span<const Token>(ids.data(), 23), 0, false, 1);
-            const std::vector<float> many = rig.run(*context, Span<const Token>(ids.data() + 23, n), 23, true, n);
+            const std::vector<float> many = rig.run(*among, Span<const Token>(ids.data() + 23, n), 23, true, n);
+            among->commit(0);
             CHECK(std::memcmp(many.data(), one.data(), many.size() * sizeof(float)) == 0);
         }
     });
@@ -107,11 +108,11 @@ TEST_CASE("commit equivalence: run n, commit k leaves the state of run k, commit
 TEST_CASE("chunk invariance: a prompt in any pieces gives the same state within rounding" *
           doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath path) {
-        const std::vector<Token> ids = tiny_ids(300, 7);
+        const std::vector<Token> ids = tiny_ids(200, 7);
         auto whole = rig.context();
         const std::vector<float> want = rig.run(*whole, ids, 0, false, 1);
         for (const std::vector<uint32_t>& pieces :
-             {std::vector<uint32_t>{1, 2, 3, 294}, {17, 64, 65, 154}, {255, 1, 44}, {299, 1}, {16, 16, 16, 252}}) {
+             {std::vector<uint32_t>{1, 2, 3, 194}, {17, 64, 65, 54}, {155, 1, 44}, {199, 1}, {16, 16, 16, 152}}) {
             auto context = rig.context();
             uint32_t at = 0;
             std::vector<float> got;
@@ -119,7 +120,7 @@ TEST_CASE("chunk invariance: a prompt in any pieces gives the same state within 
                 got = rig.run(*context, Span<const Token>(ids.data() + at, n), at, false, 1);
                 at += n;
             }
-            REQUIRE(at == 300);
+            REQUIRE(at == 200);
             // With int8 activations a difference in the last bit of a float can become a whole step,
             // and a random network passes it on enlarged.
             CHECK(relative_error(got.data(), want.data(), want.size()) < (path == CpuPath::reference ? 1e-4 : 5e-2));

@@ -10,17 +10,10 @@ using namespace draft_rig;
 
 namespace {
 
-TinyOptions one_head() {
-    TinyOptions options;
-    options.n_head_k = 1;
-    options.n_head_v = 2;
-    return options;
-}
-
 /// Runs a test on the CPU and, where there is one, on a GPU.
 template <class F>
 void on_both(F test) {
-    const std::vector<std::byte> bytes = tiny_model(one_head());
+    const std::vector<std::byte> bytes = tiny_model(smallest());
     test(load_model(cpu_device(), bytes));
     static Device& gpu = *new Device(gpu_device());  // never destroyed: drivers have exit handlers of their own
     if (gpu) test(load_model(gpu, bytes));

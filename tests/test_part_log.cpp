@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "../src/engine/part_log.h"
 #include "support.h"
@@ -100,9 +101,34 @@ TEST_CASE("a log gives back its parts, also those larger than its buffer, and go
     CHECK(from.mark().end == fs::file_size(log.path));
     PartReader reader(from, from.parts()[1]);
     CHECK(reader.skip(5001).code == Code::bad_file);
-    LogPart wrong = from.parts()[1];
-    wrong.checksum ^= 1;
-    CHECK(from.verify(wrong).code == Code::bad_file);
+    CHECK(from.verify(true).ok());
+}
+
+TEST_CASE("verify() finds the first damaged part, alone or with several threads") {
+    for (const size_t n_part : {size_t{3}, size_t{20}}) {  // of 1 MiB: from 16 on there are threads
+        CAPTURE(n_part);
+        Log log;
+        {
+            LogWriter to;
+            REQUIRE(to.create(log.path.c_str(), {}).ok());
+            for (size_t i = 0; i < n_part; ++i) REQUIRE(log.add(to, 1, random_bytes(kLogBuffer, i)).ok());
+            REQUIRE(to.commit(log.parts, &log.mark).ok());
+        }
+        const auto verify = [&] {
+            LogReader from;
+            REQUIRE(from.open(log.path.c_str()).ok());
+            return from.verify(true);
+        };
+        CHECK(verify().ok());
+        std::fstream file(log.path, std::ios::in | std::ios::out | std::ios::binary);
+        for (const size_t i : {n_part - 1, n_part / 2}) {  // the later one first
+            file.seekp(static_cast<std::streamoff>(log.parts[i].at + 12345));
+            file.put('x').flush();
+            const Status s = verify();
+            CHECK(s.code == Code::bad_file);
+            CHECK(s.message().find(say("at byte ", log.parts[i].at, " ")) != std::string::npos);
+        }
+    }
 }
 
 TEST_CASE("a log that is not committed leaves the file as it was, and one that changed is not appended to") {

@@ -1,4 +1,5 @@
 // The promises of machine/pool: everyone runs, everyone meets, nothing is lost.
+#include "../src/machine/background.h"
 #include "../src/machine/pool.h"
 #include "support.h"
 
@@ -216,5 +217,36 @@ TEST_CASE("every thread of a pool computes in the default floating-point mode, a
             CHECK(p.third[i] == p.one / p.three);
             CHECK(p.product[i] == 1e-40f);
         }
+    }
+}
+
+TEST_CASE("a background thread runs one function after the other, or the caller does") {
+    for (const bool threaded : {false, true}) {
+        std::vector<int> seen;
+        std::thread::id other;
+        struct Job {
+            std::vector<int>& to;
+            std::thread::id& by;
+            int i;
+        } job{seen, other, 0};
+        {
+            Background background;
+            if (threaded) REQUIRE(background.start());
+            background.wait();
+            for (int i = 0; i < 50; ++i) {
+                background.wait();
+                job.i = i;
+                background.run(
+                    [](void* context) {
+                        Job& j = *static_cast<Job*>(context);
+                        j.to.push_back(j.i);
+                        j.by = std::this_thread::get_id();
+                    },
+                    &job);
+            }
+        }  // after the last one
+        REQUIRE(seen.size() == 50);
+        for (int i = 0; i < 50; ++i) CHECK(seen[static_cast<size_t>(i)] == i);
+        CHECK((other != std::this_thread::get_id()) == threaded);
     }
 }

@@ -35,7 +35,7 @@ TEST_CASE("back-end equivalence: the CPU's rows alone, among nine, in a prompt, 
         both(9, true, 9, 4);
         both(4, true, 1, 4);  // logits of the last row alone
         both(50, false, 3, 0);
-        both(3, false, 2, 0);
+        both(4, false, 2, 0);
         both(1, true, 1, 1);
         both(60, false, 0, 0);
         // Logits of kept rows, afterwards.
@@ -102,6 +102,7 @@ TEST_CASE("row invariance on the GPU: a row's logits are the same bits alone and
             one.insert(one.end(), row.begin(), row.end());
         }
         for (uint32_t n : {1u, 2u, 4u, 7u, 9u}) {
+            if (!deep() && (n == 2 || n == 7)) continue;  // other kernels, which unit.vulkan_matvec compares
             CAPTURE(n);
             const std::vector<float> many = rig.run(*among, part(ids, 23, n), 23, true, n);
             among->commit(0);
@@ -131,8 +132,8 @@ TEST_CASE("the prompt of a small model gives the bits of single steps") {
         CHECK(error_of(rig.run(*prompted, part(ids, 0, 43), 0, false, 1), want) <
               1e-5);  // a head of its own norms first
         CHECK(same_bits(rig.rows(*prompted, rig.plan.trunk.hidden, 43), hidden));
-        CHECK(same_bits(rig.run(*prompted, part(ids, 43, 5), 43, true, 5),
-                        rig.run(*stepped, part(ids, 43, 5), 43, true, 5)));
+        CHECK(same_bits(rig.run(*prompted, part(ids, 43, 4), 43, true, 4),
+                        rig.run(*stepped, part(ids, 43, 4), 43, true, 4)));
         shared_gpu()->small_bytes = before;
     }
 }
@@ -150,7 +151,7 @@ TEST_CASE("commit equivalence on the GPU: run n, commit k leaves the state of ru
         uint32_t at = 5;
         size_t n_rejected = 0;
         for (int cycle = 0; cycle < 10 && at + kMaxTentative < 44; ++cycle) {
-            const uint32_t sizes[] = {1, 2, 4, 9}, n = sizes[random.below(4)], k = 1 + random.below(n);
+            const uint32_t sizes[] = {1, 4, 9}, n = sizes[random.below(3)], k = 1 + random.below(n);
             // Rows that will be rejected carry other tokens: what is not committed must leave no trace.
             std::vector<Token> rows(ids.begin() + at, ids.begin() + at + k);
             while (rows.size() < n) rows.push_back(static_cast<Token>(random.below(200)));
@@ -187,7 +188,7 @@ TEST_CASE(
     const std::vector<Token> ids = tiny_ids(150, 7);
     std::vector<float> first;
     for (const std::vector<uint32_t>& pieces :
-         {std::vector<uint32_t>{64, 64, 22}, {64, 64, 22}, {1, 2, 60, 64, 23}, {9, 64, 13, 64}}) {
+         {std::vector<uint32_t>{64, 64, 22}, {64, 64, 22}, {1, 4, 58, 64, 23}, {9, 64, 13, 64}}) {
         auto context = rig.context();
         uint32_t at = 0;
         std::vector<float> got;

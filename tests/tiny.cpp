@@ -116,7 +116,7 @@ void add_tokenizer(GgufWriter& file) {
     file.add("tokenizer.ggml.eos_token_id", uint32_t{266});
 }
 
-constexpr uint32_t kModel = 256, kHeadKv = 2, kFf = 512, kExpert = 5, kUsed = 2, kFfExpert = 256, kFfShared = 256;
+constexpr uint32_t kModel = 256, kHeadKv = 2, kExpert = 5, kUsed = 2, kFfExpert = 256, kFfShared = 256;
 
 /// The rows of one matrix after those of another.
 std::vector<float> below(std::vector<float> a, const std::vector<float>& b) {
@@ -201,9 +201,9 @@ void experts(Maker& m, const std::string& b) {
 }
 
 void dense(Maker& m, const std::string& b) {
-    m.matrix(b + "ffn_gate.weight", kFf, kModel);
-    m.matrix(b + "ffn_up.weight", kFf, kModel);
-    m.matrix(b + "ffn_down.weight", kModel, kFf, 0.5f);
+    m.matrix(b + "ffn_gate.weight", m.o.d_ff, kModel);
+    m.matrix(b + "ffn_up.weight", m.o.d_ff, kModel);
+    m.matrix(b + "ffn_down.weight", kModel, m.o.d_ff, 0.5f);
 }
 
 void common_keys(Maker& m, uint32_t n_mtp, float eps) {
@@ -213,7 +213,7 @@ void common_keys(Maker& m, uint32_t n_mtp, float eps) {
     if (n_mtp) m.key("nextn_predict_layers", n_mtp);
     m.key("context_length", 4096u);
     m.key("embedding_length", kModel);
-    m.key("feed_forward_length", kFf);
+    m.key("feed_forward_length", m.o.d_ff);
     m.key("attention.key_length", m.o.d_head);
     m.key("attention.value_length", m.o.d_head);
     m.key("attention.layer_norm_rms_epsilon", eps);
@@ -247,7 +247,7 @@ void make_qwen(Maker& m) {
     m.key("rope.dimension_count", 16u);
     if (o.family != Family::qwen3next) m.key("rope.dimension_sections", std::vector<int32_t>{3, 3, 2, 0});
     m.key("rope.freq_base", 1e7f);
-    m.key("full_attention_interval", 4u);
+    m.key("full_attention_interval", o.interval);
     m.key("ssm.conv_kernel", 4u);
     m.key("ssm.state_size", o.d_key);
     m.key("ssm.group_count", o.n_head_k);
@@ -263,7 +263,7 @@ void make_qwen(Maker& m) {
             dense(m, b);
         else
             experts(m, b);
-        if (il == o.n_layer || (il + 1) % 4 == 0)
+        if (il == o.n_layer || (il + 1) % o.interval == 0)
             attention(m, b, n_head, true);
         else
             delta(m, b);
@@ -278,7 +278,7 @@ void make_step35(Maker& m) {
     std::vector<bool> windowed(n_block);
     std::vector<float> limit(n_block, 0.0f), limit_shared(n_block, 0.0f);
     for (uint32_t il = 0; il < n_block; ++il) {
-        windowed[il] = il >= o.n_layer || il % 4 != 0;
+        windowed[il] = il >= o.n_layer || il % o.interval != 0;
         n_head[il] = windowed[il] ? 8 : 4;
     }
     limit[o.n_layer - 1] = 0.6f;
@@ -355,8 +355,8 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
     static std::mutex mutex;
     const std::string key =
         say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
-            o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ", static_cast<int>(o.mtp),
-            static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
+            o.interval, " ", o.d_ff, " ", o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ",
+            static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
             static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ", static_cast<double>(o.scale));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];

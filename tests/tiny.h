@@ -15,7 +15,9 @@ enum class Packaging { whole, trunk, mtp, mtp_bare };
 struct TinyOptions {
     auspex::detail::Type type = auspex::detail::Type::f16;  ///< of every matrix; where its blocks do not fit, F16
     uint64_t seed = 1;
-    uint32_t n_layer = 4;  ///< every 4th is attention; step35: all, every 4th from the first without a window
+    uint32_t n_layer = 4;
+    uint32_t interval = 4;  ///< every so many layers one of attention; step35: one without a window, from the first
+    uint32_t d_ff = 512;    ///< of dense layers
     uint32_t n_head_k = 2, n_head_v = 4;
     uint32_t d_head = 64;  ///< of attention
     uint32_t d_key = 64;   ///< of DeltaNet heads, keys and values
@@ -28,6 +30,15 @@ struct TinyOptions {
     bool older_keys = false;  ///< step35: rotation layer by layer, and the older names of the clamps
     Packaging packaging = Packaging::whole;
 };
+
+/// One layer of each kind, few heads, narrow: what a software device runs fastest. `d_head` and `d_key` stay.
+inline TinyOptions smallest(TinyOptions o = {}) {
+    o.n_layer = o.interval = 2;
+    o.d_ff = 256;
+    o.n_head_k = 1;
+    o.n_head_v = 2;
+    return o;
+}
 
 /// A file of 1 to 10 MB: d_model 256, 288 tokens; 5 experts of which 2 are used.
 std::vector<std::byte> tiny_model(const TinyOptions& options = {});

@@ -59,10 +59,9 @@ struct HotPath {
 
 /// Head sizes of the published models (fast), or others, which use other kernels.
 inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
-    TinyOptions o;
+    TinyOptions o = smallest();
     o.type = type;
-    o.n_head_k = 1;
-    o.n_head_v = 2;
+    o.n_layer = 3;  // each kind of layer follows the other
     if (fast) {
         o.d_head = 256;
         o.d_key = 128;

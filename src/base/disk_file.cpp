@@ -95,6 +95,7 @@ inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
+constexpr bool kReadsAtOnce = true;
 
 #elif defined(__unix__) || defined(__APPLE__)
 
@@ -159,6 +160,7 @@ inline void sync_folder(const std::string& folder) {
     ::close(fd);
 }
 inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
+constexpr bool kReadsAtOnce = true;
 
 #else  // any other hosted platform: the C library
 
@@ -203,6 +205,7 @@ inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
+constexpr bool kReadsAtOnce = false;  // the place is the stream's
 
 #endif
 
@@ -249,17 +252,34 @@ Result<uint64_t> DiskFile::size() const {
     return n;
 }
 
-Status DiskFile::read(uint64_t at, void* to, uint64_t n) {
-    using namespace disk_file_impl;
+namespace disk_file_impl {
+
+/// What the last system call returned: 1, or 0 where the file ends before, or -1.
+int64_t read_all(intptr_t h, uint64_t at, void* to, uint64_t n) {
     std::byte* bytes = static_cast<std::byte*>(to);
     for (uint64_t done = 0; done < n;) {
-        const int64_t got = read_some(handle_, at + done, bytes + done, std::min(n - done, kMaxPiece));
+        const int64_t got = read_some(h, at + done, bytes + done, std::min(n - done, kMaxPiece));
         if (got < 0 && was_interrupted()) continue;
-        if (got <= 0) return got == 0 ? ended(path_, at, n) : refused(path_, "read", last_error());
+        if (got <= 0) return got;
         done += static_cast<uint64_t>(got);
     }
-    return {};
+    return 1;
 }
+
+}  // namespace disk_file_impl
+
+Status DiskFile::read(uint64_t at, void* to, uint64_t n) const {
+    using namespace disk_file_impl;
+    const int64_t got = read_all(handle_, at, to, n);
+    if (got > 0) return {};
+    return got == 0 ? ended(path_, at, n) : refused(path_, "read", last_error());
+}
+
+bool DiskFile::try_read(uint64_t at, void* to, uint64_t n) const {
+    return disk_file_impl::read_all(handle_, at, to, n) > 0;
+}
+
+bool DiskFile::reads_at_once() { return disk_file_impl::kReadsAtOnce; }
 
 Status DiskFile::write(uint64_t at, const void* from, uint64_t n) {
     using namespace disk_file_impl;

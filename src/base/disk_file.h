@@ -32,7 +32,10 @@ class DiskFile {
 
     Result<uint64_t> size() const;
     /// errors    also bad_file: the file ends before.
-    Status read(uint64_t at, void* to, uint64_t n);
+    Status read(uint64_t at, void* to, uint64_t n) const;
+    /// The same without a message: allocates nothing. From several threads at once where reads_at_once().
+    bool try_read(uint64_t at, void* to, uint64_t n) const;
+    static bool reads_at_once();
     Status write(uint64_t at, const void* from, uint64_t n);
     /// Waits until everything written is on the disk.
     Status sync();

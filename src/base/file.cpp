@@ -2,6 +2,7 @@
 
 #include "os.h"
 
+#include <algorithm>
 #include <new>
 
 namespace auspex {
@@ -13,33 +14,55 @@ namespace file_impl {
 struct Bytes {
     const std::byte* data = nullptr;
     size_t size = 0;
-    bool mapped = false;
+    const std::byte* map = nullptr;  ///< null: allocated
+    size_t map_bytes = 0;
 };
 
-inline Status is_empty(const char* path) {
-    return fail(Code::io_error, "'", path, "' is empty (0 bytes), expected a GGUF file. Download or convert it again.");
+/// A part of an open file, and the name that errors give it.
+struct Part {
+    std::string name;
+    uint64_t offset = 0, size = 0;
+    bool copy = false;
+};
+
+inline Status is_empty(const std::string& name) {
+    return fail(Code::io_error, name, " is empty (0 bytes), expected a GGUF file. Download or convert it again.");
 }
-inline Status is_directory(const char* path) {
-    return fail(Code::bad_argument, "'", path, "' is a directory, expected a GGUF file. Name the file inside it.");
+inline Status is_directory(const std::string& name) {
+    return fail(Code::bad_argument, name, " is a directory, expected a GGUF file. Name the file inside it.");
 }
-inline Status too_large(const char* path, uint64_t size) {
-    return fail(Code::io_error, "'", path, "' has ", size, " bytes, more than a ", 8 * sizeof(size_t),
-                "-bit process can hold. Use a 64-bit build.");
+/// Memory for all of it, when it is copied or cannot be mapped.
+inline Status take_copy(const std::string& name, uint64_t size, const Allocator& copy_to, Block* copy) {
+    if (size > SIZE_MAX / 2)
+        return fail(Code::io_error, name, " has ", size, " bytes, more than a ", 8 * sizeof(size_t),
+                    "-bit process can hold. Use a 64-bit build.");
+    return copy->take(copy_to, static_cast<size_t>(size), say("a copy of ", name).c_str());
 }
-/// Memory for all of the file, when it is copied or cannot be mapped.
-inline Status take_copy(const char* path, uint64_t size, const Allocator* copy_to, Block* copy) {
-    return copy->take(copy_to ? *copy_to : Allocator(), size, say("a copy of '", path, "'").c_str());
-}
-inline Status changed(const char* path, size_t got, size_t size) {
-    return fail(Code::io_error, "'", path, "' ended after ", got, " bytes, expected ", size,
+inline Status changed(const Part& part, size_t got) {
+    return fail(Code::io_error, part.name, " ended after ", got, " bytes, expected ", part.size,
                 ": it changed while it was being read. Wait until its writer is done.");
 }
 /// An error of the operating system, in its words.
-inline Status refused(const char* path, const char* doing, const std::error_code& why) {
+inline Status refused(const std::string& name, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
-    return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
+    return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " ", name, ": ", why.message(),
                 missing ? ". Check the path." : ". Check that this user may read it and that the disk works.");
 }
+/// How errors name a part of an open file.
+inline std::string range_name(const FileRange& r) {
+    return say("the file of descriptor ", r.file, " from byte ", r.offset, " on");
+}
+/// The part of a file of `file_bytes` bytes.
+inline Result<Part> part_of(const FileRange& r, uint64_t file_bytes) {
+    Part part{range_name(r), r.offset, r.bytes, false};
+    if (r.offset > file_bytes || r.bytes > file_bytes - r.offset)
+        return fail(Code::bad_argument, part.name, ": ", r.bytes, " bytes were asked for, but it has ",
+                    file_bytes - std::min(r.offset, file_bytes), ". Give the offset and size of the GGUF file in it.");
+    if (part.size == 0) part.size = file_bytes - r.offset;
+    if (part.size == 0) return is_empty(part.name);
+    return part;
+}
+inline std::string quoted(const char* path) { return say("'", path, "'"); }
 
 #if defined(_WIN32)
 
@@ -50,42 +73,68 @@ struct Handle {
     }
 };
 
-inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
-    const std::wstring wide = wide_path(path);
-    if (wide.empty()) return refused(path, "read the name of", last_error());
-    const DWORD attributes = GetFileAttributesW(wide.c_str());
-    if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY)) return is_directory(path);
-    Handle file;
-    file.h = CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL,
-                         nullptr);
-    if (file.h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
-    LARGE_INTEGER length;
-    if (!GetFileSizeEx(file.h, &length)) return refused(path, "measure", last_error());
-    const uint64_t size = static_cast<uint64_t>(length.QuadPart);
-    if (size == 0) return is_empty(path);
-    if (size > SIZE_MAX / 2) return too_large(path, size);
-
+/// Maps or reads a part of an open file.
+inline Result<Bytes> take_part(HANDLE file, const Part& part, const Allocator& copy_to, Block* copy) {
     Bytes out;
-    out.size = static_cast<size_t>(size);
-    Handle mapping;  // a view stays valid after both handles are closed
-    if (!copy_to) mapping.h = CreateFileMappingW(file.h, nullptr, PAGE_READONLY, 0, 0, nullptr);
-    if (mapping.h) out.data = static_cast<const std::byte*>(MapViewOfFile(mapping.h, FILE_MAP_READ, 0, 0, 0));
-    out.mapped = out.data != nullptr;
-    if (out.mapped) return out;
+    if (!part.copy && part.size <= SIZE_MAX / 2) {
+        SYSTEM_INFO system;
+        GetSystemInfo(&system);
+        const uint64_t from = part.offset / system.dwAllocationGranularity * system.dwAllocationGranularity;
+        Handle mapping;  // a view stays valid after both handles are closed
+        mapping.h = CreateFileMappingW(file, nullptr, PAGE_READONLY, 0, 0, nullptr);
+        out.map_bytes = static_cast<size_t>(part.offset - from + part.size);
+        if (mapping.h)
+            out.map = static_cast<const std::byte*>(MapViewOfFile(
+                mapping.h, FILE_MAP_READ, static_cast<DWORD>(from >> 32), static_cast<DWORD>(from), out.map_bytes));
+        out.data = out.map ? out.map + (part.offset - from) : nullptr;
+    }
+    out.size = static_cast<size_t>(part.size);
+    if (out.map) return out;
 
-    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    AUSPEX_TRY(take_copy(part.name, part.size, copy_to, copy));
     std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
+        const uint64_t at = part.offset + got;
+        OVERLAPPED where{};
+        where.Offset = static_cast<DWORD>(at);
+        where.OffsetHigh = static_cast<DWORD>(at >> 32);
         DWORD n = 0;
         const DWORD want = left > (1u << 30) ? (1u << 30) : static_cast<DWORD>(left);
-        if (!ReadFile(file.h, p + got, want, &n, nullptr) || n == 0)
-            return n == 0 && GetLastError() == ERROR_SUCCESS ? changed(path, got, out.size)
-                                                             : refused(path, "read", last_error());
+        if (!ReadFile(file, p + got, want, &n, &where) && GetLastError() != ERROR_HANDLE_EOF)
+            return refused(part.name, "read", last_error());
+        if (n == 0) return changed(part, got);
         got += n;
     }
     out.data = p;
     return out;
+}
+
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
+    Part part{quoted(path), 0, 0, copy_to != nullptr};
+    const std::wstring wide = wide_path(path);
+    if (wide.empty()) return refused(part.name, "read the name of", last_error());
+    const DWORD attributes = GetFileAttributesW(wide.c_str());
+    if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY))
+        return is_directory(part.name);
+    Handle file;
+    file.h = CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL,
+                         nullptr);
+    if (file.h == INVALID_HANDLE_VALUE) return refused(part.name, "open", last_error());
+    LARGE_INTEGER length;
+    if (!GetFileSizeEx(file.h, &length)) return refused(part.name, "measure", last_error());
+    part.size = static_cast<uint64_t>(length.QuadPart);
+    if (part.size == 0) return is_empty(part.name);
+    return take_part(file.h, part, copy_to ? *copy_to : Allocator(), copy);
+}
+inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool copies, Block* copy) {
+    const HANDLE file = reinterpret_cast<HANDLE>(range.file);
+    LARGE_INTEGER length;
+    if (!GetFileSizeEx(file, &length)) return refused(range_name(range), "measure", last_error());
+    Part part;
+    AUSPEX_TRY(part_of(range, static_cast<uint64_t>(length.QuadPart)).get(part));
+    part.copy = copies;
+    return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t) { UnmapViewOfFile(p); }
 
@@ -98,43 +147,65 @@ struct Descriptor {
     }
 };
 
-inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
-    Descriptor file;
-    // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
-    file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file.fd < 0) return refused(path, "open", last_error());
-    struct stat info;
-    if (::fstat(file.fd, &info) != 0) return refused(path, "measure", last_error());
-    if (S_ISDIR(info.st_mode)) return is_directory(path);
-    if (!S_ISREG(info.st_mode))
-        return fail(Code::bad_argument, "'", path,
-                    "' is a device or a pipe, expected a regular file. Save it to disk first.");
-    const uint64_t size = static_cast<uint64_t>(info.st_size);
-    if (size == 0) return is_empty(path);
-    if (size > SIZE_MAX / 2) return too_large(path, size);
-
+/// Maps or reads a part of an open file.
+inline Result<Bytes> take_part(int file, const Part& part, const Allocator& copy_to, Block* copy) {
     Bytes out;
-    out.size = static_cast<size_t>(size);
-    void* view = copy_to ? MAP_FAILED : ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
-    if (view != MAP_FAILED) {
-        // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
-        (void)::madvise(view, out.size, MADV_WILLNEED);
-        out.data = static_cast<const std::byte*>(view);
-        out.mapped = true;
-        return out;
+    out.size = static_cast<size_t>(part.size);
+    if (!part.copy && part.size <= SIZE_MAX / 2) {
+        const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), skip = part.offset % page;
+        out.map_bytes = static_cast<size_t>(skip + part.size);
+        void* view =
+            ::mmap(nullptr, out.map_bytes, PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(part.offset - skip));
+        if (view != MAP_FAILED) {
+            // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
+            (void)::madvise(view, out.map_bytes, MADV_WILLNEED);
+            out.map = static_cast<const std::byte*>(view);
+            out.data = out.map + skip;
+            return out;
+        }
     }
-
-    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    AUSPEX_TRY(take_copy(part.name, part.size, copy_to, copy));
     std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
-        const ssize_t n = ::read(file.fd, p + got, left > (size_t{1} << 30) ? (size_t{1} << 30) : left);
+        const ssize_t n = ::pread(file, p + got, left > (size_t{1} << 30) ? (size_t{1} << 30) : left,
+                                  static_cast<off_t>(part.offset + got));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n == 0 ? changed(path, got, out.size) : refused(path, "read", last_error());
+        if (n <= 0) return n == 0 ? changed(part, got) : refused(part.name, "read", last_error());
         got += static_cast<size_t>(n);
     }
     out.data = p;
     return out;
+}
+/// The size of an open file, which must be a regular one.
+inline Result<uint64_t> size_of(int file, const std::string& name) {
+    struct stat info;
+    if (::fstat(file, &info) != 0) return refused(name, "measure", last_error());
+    if (S_ISDIR(info.st_mode)) return is_directory(name);
+    if (!S_ISREG(info.st_mode))
+        return fail(Code::bad_argument, name,
+                    " is a device or a pipe, expected a regular file. Save it to disk first.");
+    return static_cast<uint64_t>(info.st_size);
+}
+
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
+    Part part{quoted(path), 0, 0, copy_to != nullptr};
+    Descriptor file;
+    // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
+    file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file.fd < 0) return refused(part.name, "open", last_error());
+    AUSPEX_TRY(size_of(file.fd, part.name).get(part.size));
+    if (part.size == 0) return is_empty(part.name);
+    return take_part(file.fd, part, copy_to ? *copy_to : Allocator(), copy);
+}
+inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool copies, Block* copy) {
+    const int file = static_cast<int>(range.file);
+    uint64_t size = 0;
+    AUSPEX_TRY(size_of(file, range_name(range)).get(size));
+    Part part;
+    AUSPEX_TRY(part_of(range, size).get(part));
+    part.copy = copies;
+    return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t size) { ::munmap(const_cast<std::byte*>(p), size); }
 
@@ -148,22 +219,28 @@ struct Stream {
 };
 
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
+    Part part{quoted(path), 0, 0, true};
     Stream file;
     errno = 0;
     file.f = std::fopen(path, "rb");
-    if (!file.f) return refused(path, "open", last_error());
-    if (std::fseek(file.f, 0, SEEK_END) != 0) return refused(path, "measure", last_error());
+    if (!file.f) return refused(part.name, "open", last_error());
+    if (std::fseek(file.f, 0, SEEK_END) != 0) return refused(part.name, "measure", last_error());
     const long size = std::ftell(file.f);
-    if (size < 0) return refused(path, "measure", last_error());
-    if (size == 0) return is_empty(path);
-    if (std::fseek(file.f, 0, SEEK_SET) != 0) return refused(path, "read", last_error());
+    if (size < 0) return refused(part.name, "measure", last_error());
+    if (size == 0) return is_empty(part.name);
+    if (std::fseek(file.f, 0, SEEK_SET) != 0) return refused(part.name, "read", last_error());
+    part.size = static_cast<uint64_t>(size);
+    AUSPEX_TRY(take_copy(part.name, part.size, copy_to ? *copy_to : Allocator(), copy));
     Bytes out;
     out.size = static_cast<size_t>(size);
-    AUSPEX_TRY(take_copy(path, out.size, copy_to, copy));
     const size_t got = std::fread(copy->data(), 1, out.size, file.f);
-    if (got != out.size) return changed(path, got, out.size);
+    if (got != out.size) return changed(part, got);
     out.data = copy->data();
     return out;
+}
+inline Result<Bytes> take(const FileRange& range, const Allocator&, bool, Block*) {
+    return fail(Code::unsupported, range_name(range),
+                " cannot be read: this platform has no file descriptors. Load it by a FileReader or from memory.");
 }
 inline void unmap(const std::byte*, size_t) {}
 
@@ -181,11 +258,10 @@ inline std::string shard_suffix(uint32_t no, uint32_t count) {
 File::~File() { close(); }
 
 void File::close() {
-    if (mapped_) file_impl::unmap(data_, size_);
+    if (map_) file_impl::unmap(map_, map_bytes_);
     copy_.reset();
-    data_ = nullptr;
-    size_ = 0;
-    mapped_ = false;
+    data_ = map_ = nullptr;
+    size_ = map_bytes_ = 0;
 }
 
 File::File(File&& o) noexcept { *this = std::move(o); }
@@ -195,7 +271,8 @@ File& File::operator=(File&& o) noexcept {
         close();
         data_ = std::exchange(o.data_, nullptr);
         size_ = std::exchange(o.size_, size_t{0});
-        mapped_ = std::exchange(o.mapped_, false);
+        map_ = std::exchange(o.map_, nullptr);
+        map_bytes_ = std::exchange(o.map_bytes_, size_t{0});
         copy_ = std::move(o.copy_);
     }
     return *this;
@@ -203,18 +280,54 @@ File& File::operator=(File&& o) noexcept {
 
 Status with_path(const Status& s, const char* path) {
     const std::string name = say("'", path, "'");
-    return s.ok() || s.text.compare(0, name.size(), name) == 0 ? s : fail(s.code, name, ": ", s.text);
+    return s.ok() || s.text.find(name) != std::string::npos ? s : fail(s.code, name, ": ", s.text);
 }
 
 Result<File> File::open(const char* path, const Allocator* copy_to) {
     if (!path || !*path)
         return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a GGUF file");
     File f;
-    Result<file_impl::Bytes> taken = file_impl::take(path, copy_to, &f.copy_);
-    if (!taken.ok()) return taken.status();
-    f.data_ = taken.value().data;
-    f.size_ = taken.value().size;
-    f.mapped_ = taken.value().mapped;
+    file_impl::Bytes taken;
+    AUSPEX_TRY(file_impl::take(path, copy_to, &f.copy_).get(taken));
+    f.set(taken);
+    return f;
+}
+
+Result<File> File::open(const FileRange& range, const Allocator& copy_to, bool copy) {
+    File f;
+    file_impl::Bytes taken;
+    AUSPEX_TRY(file_impl::take(range, copy_to, copy || range.offset % kByteAlignment != 0, &f.copy_).get(taken));
+    f.set(taken);
+    return f;
+}
+
+void File::set(const file_impl::Bytes& b) {
+    data_ = b.data;
+    size_ = b.size;
+    map_ = b.map;
+    map_bytes_ = b.map_bytes;
+}
+
+Result<File> File::read(const FileReader& reader, const Allocator& copy_to, const Progress& progress) {
+    if (!reader.read) return Status(Code::bad_argument, "the reader has no function `read`");
+    const std::string name = "the reader's file";
+    if (reader.bytes == 0) return file_impl::is_empty(name);
+    File f;
+    AUSPEX_TRY(file_impl::take_copy(name, reader.bytes, copy_to, &f.copy_));
+    f.data_ = f.copy_.data();
+    f.size_ = static_cast<size_t>(reader.bytes);
+    for (size_t at = 0; at < f.size_;) {
+        if (progress && !progress("read", static_cast<float>(at) / static_cast<float>(f.size_)))
+            return Status(Code::cancelled, "the progress callback cancelled reading the file");
+        const size_t want = std::min(f.size_ - at, kMaxRead), n = reader.read(at, f.copy_.data() + at, want);
+        if (n == 0)
+            return fail(Code::io_error, "the reader gave nothing at byte ", at, " of ", f.size_,
+                        ". Check that `bytes` is the size of the file, and what the reader reads from.");
+        if (n > want)
+            return fail(Code::bad_argument, "the reader was asked for ", want, " bytes at byte ", at,
+                        " and says that it gave ", n);
+        at += n;
+    }
     return f;
 }
 

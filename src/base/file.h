@@ -1,4 +1,4 @@
-// base/file: read-only files and the names of shards.
+// base/file: read-only files, parts of files, and the names of shards.
 //
 // Owns    mapping a file, or copying it into memory.
 // Thread  any thread may read an open File.
@@ -9,8 +9,11 @@
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
+namespace file_impl {
+struct Bytes;
+}
 
-/// A failure with the path in front, unless its text begins with it already.
+/// A failure with the path in front, unless its text names it already.
 Status with_path(const Status& s, const char* path);
 
 /// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
@@ -30,14 +33,33 @@ class File {
     ///           (the text has the path and the operating system's reason); out_of_memory: for a copy.
     /// cost      a mapped file is not read yet.
     static Result<File> open(const char* path, const Allocator* copy_to = nullptr);
+    /// A part of a file that the caller has opened, and may close afterwards. Its position stays where it is on POSIX
+    /// systems. A part whose offset is no multiple of kByteAlignment is copied.
+    ///
+    /// copy_to   memory for a copy.
+    /// copy      copy in any case.
+    /// errors    as above; bad_argument: beyond the end of the file. unsupported: no descriptors on this platform.
+    static Result<File> open(const FileRange& range, const Allocator& copy_to, bool copy);
+    /// A copy of what the reader gives, asked from front to back in pieces of at most kMaxRead bytes.
+    ///
+    /// progress  called before each piece; may be empty.
+    /// errors    bad_argument: no function, or it claims more than was asked for; io_error: it gave nothing, or `bytes`
+    ///           is 0; out_of_memory, cancelled.
+    static Result<File> read(const FileReader& reader, const Allocator& copy_to, const Progress& progress);
+    static constexpr size_t kMaxRead = size_t{4} << 20;
+    /// A GGUF file's tensors are aligned to at least this, counted from its beginning; kernels read them so.
+    static constexpr size_t kByteAlignment = 8;
     Span<const std::byte> bytes() const { return {data_, size_}; }
+    bool is_copy() const { return data_ && !map_; }
 
   private:
     void close();
+    void set(const file_impl::Bytes& bytes);
 
     const std::byte* data_ = nullptr;
     size_t size_ = 0;
-    bool mapped_ = false;
+    const std::byte* map_ = nullptr;  ///< the pages around data_; null: a copy
+    size_t map_bytes_ = 0;
     Block copy_;
 };
 

@@ -82,11 +82,12 @@ Answer need_path(const char* path) { return path != nullptr ? Answer() : bad("pa
 
 // ------------------------------------------------------------------------------------------ options
 
-Answer device_options(const auspex_device_options& from, const std::shared_ptr<Memory>& memory, DeviceOptions* to) {
+Answer device_options(const auspex_device_options& from, const std::shared_ptr<Host>& host, DeviceOptions* to) {
     AUSPEX_C_TRY(check_range(from.kind, AUSPEX_KIND_BEST, AUSPEX_KIND_VULKAN, "kind"));
     AUSPEX_C_TRY(check_range(from.gpu, 0, INT32_MAX, "gpu"));
     AUSPEX_C_TRY(check_range(from.cpu_path, AUSPEX_CPU_BEST, AUSPEX_CPU_NEON, "cpu_path"));
     AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_device_options.reserved"));
+    AUSPEX_C_TRY(check_range(from.reserved2, 0, 0, "auspex_device_options.reserved2"));
     if ((from.allocate == nullptr) != (from.release == nullptr))
         return bad("one of allocate and release is null; expected both, or neither");
     if (from.memory_limit_bytes > SIZE_MAX) return bad("memory_limit_bytes is beyond the address space");
@@ -99,16 +100,24 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<M
     to->n_thread = from.n_thread;
     to->memory_limit_bytes = static_cast<size_t>(from.memory_limit_bytes);
     to->pipeline_cache = cache;
+    to->max_submit_ms = from.max_submit_ms;
+    *host = {from.allocate, from.release, from.allocator_user, from.run_jobs, from.jobs_user};
+    if (from.run_jobs != nullptr) {
+        to->jobs.user = host.get();
+        to->jobs.run = [](void* user, uint32_t n, void (*task)(void* context, uint32_t i), void* context) {
+            const Host& h = *static_cast<const Host*>(user);
+            h.run_jobs(n, task, context, h.jobs_user);
+        };
+    }
     if (from.allocate != nullptr) {
-        *memory = {from.allocate, from.release, from.allocator_user};
-        to->allocator.user = memory.get();
+        to->allocator.user = host.get();
         to->allocator.alloc = [](void* user, size_t bytes, size_t alignment) {
-            const Memory& m = *static_cast<const Memory*>(user);
-            return m.allocate(bytes, alignment, m.user);
+            const Host& h = *static_cast<const Host*>(user);
+            return h.allocate(bytes, alignment, h.user);
         };
         to->allocator.free = [](void* user, void* p, size_t bytes, size_t alignment) {
-            const Memory& m = *static_cast<const Memory*>(user);
-            m.release(p, bytes, alignment, m.user);
+            const Host& h = *static_cast<const Host*>(user);
+            h.release(p, bytes, alignment, h.user);
         };
     }
     if (from.log != nullptr)

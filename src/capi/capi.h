@@ -176,14 +176,16 @@ Answer need_path(const char* path);
 
 // ------------------------------------------------------------------------------------------ options
 
-/// An allocator of the application, with the pointer that its functions get.
-struct Memory {
+/// The allocator and the job system of the application, with the pointers that their functions get.
+struct Host {
     void* (*allocate)(size_t bytes, size_t alignment, void* user);
     void (*release)(void* p, size_t bytes, size_t alignment, void* user);
     void* user;
+    void (*run_jobs)(uint32_t n, void (*task)(void* context, uint32_t i), void* context, void* user);
+    void* jobs_user;
 };
 
-Answer device_options(const auspex_device_options& from, const std::shared_ptr<Memory>& memory, DeviceOptions* to);
+Answer device_options(const auspex_device_options& from, const std::shared_ptr<Host>& host, DeviceOptions* to);
 Answer load_options(const auspex_load_options* from, LoadOptions* to);
 Answer session_options(const auspex_session_options* from, SessionOptions* to);
 Answer sampling(const auspex_sampling* from, Sampling* to);
@@ -197,17 +199,17 @@ Answer say_events(const std::vector<ReplyEvent>& events, auspex_on_event on_even
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
-// The handles of auspex.h. `memory` comes first: what was allocated through it is freed before it.
+// The handles of auspex.h. `host` comes first: what was allocated through it is freed before it.
 struct auspex_device : auspex::capi::Handle<0x617578'6465'7631> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Device device;
 };
 struct auspex_model : auspex::capi::Handle<0x617578'6d6f'6431> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Model model;
 };
 struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::Model model;
     auspex::Session session;
     std::mutex lock;         ///< guards the two below
@@ -224,7 +226,7 @@ struct auspex_snapshot : auspex::capi::Handle<0x617578'736e'6131> {
     auspex::Snapshot snapshot;
 };
 struct auspex_stream : auspex::capi::Handle<0x617578'7374'7231> {
-    std::shared_ptr<auspex::capi::Memory> memory;
+    std::shared_ptr<auspex::capi::Host> host;
     auspex::TextStream stream;
     std::string text;  ///< what the last call returned
 };

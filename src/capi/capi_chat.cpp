@@ -125,7 +125,7 @@ auspex_code auspex_stream_create(const auspex_model* model, const char* const* s
         auspex::DecodeOptions options;
         options.special = (flags & AUSPEX_SPECIAL) != 0;
         auto made = std::make_unique<auspex_stream>();
-        made->memory = model->memory;
+        made->host = model->host;
         made->stream = auspex::TextStream(model->model, std::move(texts), options);
         *stream = made.release();
         return Answer();

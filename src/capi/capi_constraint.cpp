@@ -36,24 +36,45 @@ auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, co
     });
 }
 
-auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
-                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
-                                         auspex_error* error) {
+auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size) {
+    return auspex::capi::init(options, struct_size);
+}
+
+auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
+                                        const auspex_tool_options* options, auspex_constraint** constraint,
+                                        auspex_error* error) {
     return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
         AUSPEX_C_TRY(auspex::capi::need(model, "model"));
-        AUSPEX_C_TRY(auspex::capi::check_range(required, 0, 1, "required"));
-        AUSPEX_C_TRY(auspex::capi::check_range(inside_thinking, 0, 1, "inside_thinking"));
+        auspex_tool_options from;
+        AUSPEX_C_TRY(auspex::capi::read(options, &from, "auspex_tool_options"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.required, 0, 1, "required"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.inside_thinking, 0, 1, "inside_thinking"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
+        std::string_view answer;
+        AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
         AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
-        auspex::ToolOptions options;
-        options.style = model->model.info().chat_style;
-        if (required != 0) options.choice = auspex::ToolChoice::required;
-        if (tool != nullptr) options.name = tool;
-        options.inside_thinking = inside_thinking != 0;
-        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, options),
-                                             constraint);
+        auspex::ToolOptions to;
+        to.style = model->model.info().chat_style;
+        if (from.required != 0) to.choice = auspex::ToolChoice::required;
+        if (from.tool != nullptr) to.name = from.tool;
+        to.inside_thinking = from.inside_thinking != 0;
+        to.parallel = from.one_call == 0;
+        to.answer = std::string(answer);
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
+}
+
+auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
+                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    auspex_tool_options options;
+    auspex_tool_options_init(&options, sizeof options);
+    options.required = required;
+    options.tool = tool;
+    options.inside_thinking = inside_thinking;
+    return auspex_constraint_for_tools(model, json, n_json, &options, constraint, error);
 }
 
 void auspex_constraint_free(auspex_constraint* constraint) {

@@ -29,9 +29,9 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
         auspex_device_options from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_device_options"));
         auto made = std::make_unique<auspex_device>();
-        made->memory = std::make_shared<auspex::capi::Memory>();
+        made->host = std::make_shared<auspex::capi::Host>();
         auspex::DeviceOptions options;
-        AUSPEX_C_TRY(auspex::capi::device_options(from, made->memory, &options));
+        AUSPEX_C_TRY(auspex::capi::device_options(from, made->host, &options));
         auspex_vulkan_handles borrow;
         AUSPEX_C_TRY(auspex::capi::read(from.borrow, &borrow, "auspex_vulkan_handles"));
         auspex::VulkanHandles handles;
@@ -55,6 +55,32 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
         }
         AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
         *device = made.release();
+        return Answer();
+    });
+}
+
+auspex_code auspex_device_list(const auspex_device_options* given, auspex_on_device on_device, void* user,
+                               auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        if (on_device == nullptr) return bad("on_device is null; expected a function");
+        auspex_device_options from;
+        AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_device_options"));
+        const auto host = std::make_shared<auspex::capi::Host>();
+        auspex::DeviceOptions options;
+        AUSPEX_C_TRY(auspex::capi::device_options(from, host, &options));
+        std::vector<auspex::DeviceEntry> all;
+        AUSPEX_C_TRY(auspex::Device::list(options).get(all));
+        for (const auspex::DeviceEntry& one : all) {
+            const Answer status = one.status;
+            auspex_device_entry entry = {};
+            entry.struct_size = sizeof entry;
+            entry.kind = static_cast<int32_t>(one.kind);
+            entry.gpu = one.vulkan_index + 1;
+            entry.code = status.code;
+            entry.name = one.name.c_str();
+            entry.text = status.text.c_str();
+            if (on_device(&entry, user) != 0) return Answer(AUSPEX_CANCELLED, "cancelled by on_device");
+        }
         return Answer();
     });
 }
@@ -115,7 +141,7 @@ Answer load_model(const auspex_device* device, const auspex_load_options* given,
     LoadOptions options;
     AUSPEX_C_TRY(load_options(given, &options));
     auto made = std::make_unique<auspex_model>();
-    made->memory = device->memory;
+    made->host = device->host;
     AUSPEX_C_TRY(load(options).get(made->model));
     *model = made.release();
     return Answer();
@@ -143,6 +169,31 @@ auspex_code auspex_model_load_memory(const auspex_device* device, const void* by
         AUSPEX_C_TRY(auspex::capi::view(static_cast<const std::byte*>(bytes), n_bytes, &file, "bytes"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, file, o);
+        });
+    });
+}
+
+auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset, uint64_t n_bytes,
+                                   const auspex_load_options* options, auspex_model** model, auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
+            return auspex::Model::load(device->device, auspex::FileRange{file, offset, n_bytes}, o);
+        });
+    });
+}
+
+auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
+                                     const auspex_load_options* options, auspex_model** model, auspex_error* error) {
+    return call(error, [&]() -> Answer {
+        auspex_reader from;
+        AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.reserved, 0, 0, "auspex_reader.reserved"));
+        auspex::FileReader reader;
+        reader.bytes = from.n_bytes;
+        if (from.read != nullptr)
+            reader.read = [&from](uint64_t at, void* to, size_t n) { return from.read(at, to, n, from.user); };
+        return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
+            return auspex::Model::load(device->device, reader, o);
         });
     });
 }

@@ -23,7 +23,7 @@ auspex_code auspex_session_create(const auspex_model* model, const auspex_sessio
         auspex::SessionOptions options;
         AUSPEX_C_TRY(auspex::capi::session_options(given, &options));
         auto made = std::make_unique<auspex_session>();
-        made->memory = model->memory;
+        made->host = model->host;
         made->model = model->model;
         AUSPEX_C_TRY(auspex::Session::create(model->model, options).get(made->session));
         *session = made.release();
@@ -154,7 +154,7 @@ auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, 
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(fork, "fork"));
         auto made = std::make_unique<auspex_session>();
-        made->memory = session->memory;
+        made->host = session->host;
         made->model = session->model;
         AUSPEX_C_TRY(running.session().fork().get(made->session));
         *fork = made.release();
@@ -170,7 +170,7 @@ auspex_code auspex_session_move_to(auspex_session* session, const auspex_model* 
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().move_to(model->model).get(done));
         session->model = model->model;  // the old one is freed before its memory
-        session->memory = model->memory;
+        session->host = model->host;
         auspex::capi::write_report(done, report);
         return Answer();
     });

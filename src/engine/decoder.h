@@ -1,11 +1,11 @@
 // engine/decoder: the interface of the generation loop.
 //
-// HostDecoder   logits come to the host, which drafts, samples and accepts: the CPU, and every draft source that the
-//               device does not run.
-// DeviceDecoder the device does all that; the host queues cycles ahead and reads tokens.
+// HostDecoder   logits come to the host, which drafts, samples and accepts: the CPU, and what the device loop cannot.
+// DeviceDecoder the device does all that; the host queues cycles, with drafts that need only the text, and reads
+// tokens.
 //
-// The rule: the device decodes if its context has a device loop and every draft source of the session runs on it
-// (DraftSource::on_device). Otherwise the host decodes.
+// The rule: the device decodes if its context has a device loop that drafts as the session asks
+// (MtpDraft::on_device). Otherwise the host decodes.
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
 #pragma once
@@ -39,10 +39,6 @@ struct DecoderParts {
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 
     bool can_draft() const { return sources.text || cache.on(); }
-    /// Every draft source runs in the device loop.
-    bool on_device() const {
-        return (!sources.text || sources.text->on_device()) && (!cache.on() || sources.mtp.on_device());
-    }
 };
 
 class Decoder {

@@ -97,7 +97,11 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
-    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.queue(d.depth); }));
+    n_given_ = 0;
+    if (n_queued_ == 0) AUSPEX_TRY(host_.guess_from_text(d.depth, sampling).get(n_given_));
+    std::copy_n(p_.timeline.tail(), n_given_, given_);
+    AUSPEX_TRY(p_.trunk.change_state(
+        [&] { return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? d.depth : 0); }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
         n_caught_up_ = n_pending;
@@ -108,6 +112,15 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     p_.depth.observe_probe(probed, &cycle);
     queued_[(first_queued_ + n_queued_++) % kMaxQueued] = cycle;
     return {};
+}
+
+/// The next cycle's drafts may come from the text: it is not queued before the tokens in flight are known.
+Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
+    if (n_queued_ == 0 || !p_.sources.text || !p_.depth.wants_drafts()) return false;
+    if (n_given_ > 0) return true;
+    uint32_t n_found = 0;
+    AUSPEX_TRY(host_.guess_from_text(1, sampling).get(n_found));
+    return n_found > 0;
 }
 
 Status DeviceDecoder::next(const Sampling& sampling) {
@@ -121,6 +134,9 @@ Status DeviceDecoder::next(const Sampling& sampling) {
             return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
         const uint32_t n_ahead = p_.constrained.on() ? 0 : p_.options.run_ahead;
         while (n_queued_ < 1 + n_ahead && p_.timeline.size() == size) {
+            bool waits = false;
+            AUSPEX_TRY(must_wait(sampling).get(waits));
+            if (waits) break;
             AUSPEX_TRY(queue(sampling));
             if (!running_ && p_.timeline.size() == size) return host_.cycle(sampling, usable_depths(), true);
         }
@@ -159,28 +175,31 @@ Status DeviceDecoder::cut(size_t n_kept, Status why, size_t* n) {
     return n_kept > 0 ? Status() : why;
 }
 
-/// Lets the constraint go on by the tokens of a cycle; where it refuses one, the last one is sampled again.
+/// Lets the constraint go on by the tokens of a cycle; where it refuses one, that row is sampled again. The rows after
+/// it stand where that gives the draft that they were computed with.
 Status DeviceDecoder::constrain(Cycle* c, Token* tokens, size_t* n) {
     size_t i = 0;
     while (i < *n && p_.constrained.accept(tokens[i])) ++i;
-    if (i == *n) return {};
-    const uint32_t row = static_cast<uint32_t>(i);
-    Span<const uint32_t> allowed;
-    Status s = p_.constrained.mask().get(allowed);
-    c->n_accept = i > 0 ? row - 1 : 0;
-    if (!s.ok()) return cut(i, std::move(s), n);
-    Cycle again;
-    s = p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); });
-    if (!s.ok()) {
-        p_.constrained.rollback(i);
-        return s;
+    for (bool stands = i < *n; stands; ++i) {
+        const uint32_t row = static_cast<uint32_t>(i);
+        Span<const uint32_t> allowed;
+        Status s = p_.constrained.mask().get(allowed);
+        c->n_accept = i > 0 ? row - 1 : 0;
+        if (!s.ok()) return cut(i, std::move(s), n);
+        Cycle again;
+        s = p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); });
+        if (!s.ok()) {
+            p_.constrained.rollback(i);
+            return s;
+        }
+        tokens[i] = again.tokens[0];
+        s = p_.constrained.accept_masked(tokens[i]);
+        if (!s.ok()) return cut(i, std::move(s), n);
+        c->n_accept = row;
+        ended_ = again.done;
+        *n = i + 1;
+        stands = !ended_ && row < n_given_ && tokens[i] == given_[row];
     }
-    tokens[i] = again.tokens[0];
-    s = p_.constrained.accept_masked(tokens[i]);
-    if (!s.ok()) return cut(i, std::move(s), n);
-    c->n_accept = row;
-    ended_ = again.done;
-    *n = i + 1;
     return {};
 }
 

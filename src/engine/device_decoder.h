@@ -1,7 +1,9 @@
 // engine/device_decoder: cycles in which the device drafts, verifies, samples and accepts.
 //
 // A constraint sees the tokens of a cycle before anything is queued behind it, so that it can take them back: the row
-// whose token it refuses is sampled again on the device, and the loop goes on from there.
+// whose token it refuses is sampled again on the device, and the loop goes on from there. Drafts made from the text
+// alone (a constraint that leaves no choice, prompt lookup) go up with the cycle that verifies them; only the first
+// cycle of those queued ahead can have them.
 //
 // Owns    the queued cycles and what was decided for each. The host says how deep each cycle drafts and reads what came
 //         out; SessionOptions::run_ahead cycles more are queued meanwhile. The loop either keeps the draft block's
@@ -34,6 +36,7 @@ class DeviceDecoder : public Decoder {
 
   private:
     Result<bool> start(const Sampling& sampling, bool drafts);
+    Result<bool> must_wait(const Sampling& sampling);
     Status queue(const Sampling& sampling);
     Status take();
     Status constrain(Cycle* c, Token* tokens, size_t* n);
@@ -48,6 +51,8 @@ class DeviceDecoder : public Decoder {
     bool running_ = false;
     bool drafts_ = false;   ///< the loop keeps the draft block's cache up to date
     bool ended_ = false;    ///< it has stopped at an end token or the limit
+    uint32_t n_given_ = 0;  ///< drafts made from the text that the cycle queued last has
+    Token given_[kMaxDraft] = {};
     uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row
     Sampling sampling_;     ///< it was started with this
     uint32_t n_queued_ = 0, first_queued_ = 0;

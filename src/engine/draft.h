@@ -36,9 +36,6 @@ class DraftSource {
     virtual Result<uint32_t> propose(const DraftRequest& request) = 0;
     /// The last guess is likely better than that of a source that comes later in the session's list.
     virtual bool confident() const { return true; }
-    /// The device decode loop makes the same guesses by itself. If every source of a session says so, the device
-    /// decodes; else the host does.
-    virtual bool on_device() const { return false; }
 };
 
 /// Prompt lookup: finds the longest earlier occurrence of the last tokens (of equally long ones the
@@ -98,7 +95,7 @@ class MtpDraft : public DraftSource {
     /// begins with is not kept.
     Result<uint32_t> propose(const DraftRequest& request) override;
     /// The device loop drafts to a given depth; it does not stop by probability.
-    bool on_device() const override { return min_probability_ == 0; }
+    bool on_device() const { return min_probability_ == 0; }
     /// Runs the block once over up to n of the last rows whose next tokens are both known: would its guess have been
     /// right, and how long does such a pass take? Fills its cache up to there. by_device: sampled as the device loop
     /// samples.

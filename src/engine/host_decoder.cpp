@@ -6,25 +6,26 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Writes up to n drafts to the timeline's tail; returns how many.
-Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
+Result<uint32_t> HostDecoder::guess_from_text(uint32_t n, const Sampling& sampling) {
     if (n == 0) return 0u;
     const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
     uint32_t n_found = 0;
     AUSPEX_TRY(forced_.propose(request).get(n_found));
-    if (n_found > 0) return n_found;
-    if (p_.sources.text) {
-        AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
-        n_found = std::min(n_found, n);
-        if (n_found > 0 && (p_.sources.text->confident() || !p_.cache.on())) {
-            const Token end = static_cast<Token>(p_.model.plan.n_vocab);
-            uint32_t n_valid = 0;
-            while (n_valid < n_found && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
-            return n_valid;
-        }
-    }
-    if (!p_.cache.on()) return 0u;
-    return p_.sources.mtp.propose(request);
+    if (n_found > 0 || !p_.sources.text) return n_found;
+    AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+    if (p_.cache.on() && !p_.sources.text->confident()) return 0u;
+    const Token end = static_cast<Token>(p_.model.plan.n_vocab);
+    uint32_t n_valid = 0;
+    while (n_valid < std::min(n_found, n) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
+    return n_valid;
+}
+
+/// Writes up to n drafts to the timeline's tail; returns how many.
+Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
+    uint32_t n_found = 0;
+    AUSPEX_TRY(guess_from_text(n, sampling).get(n_found));
+    if (n_found > 0 || n == 0 || !p_.cache.on()) return n_found;
+    return p_.sources.mtp.propose({p_.timeline.tokens(), n, sampling, p_.timeline.tail()});
 }
 
 /// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.

@@ -150,6 +150,9 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
+    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
+    AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
+    context.saved_state_bytes = saved_state_bytes(sizes, m.checkpoint_bytes);
     AUSPEX_TRY(plan_weights(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
@@ -172,8 +175,6 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                     MemoryPlace::allocator);
         }
     }
-    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
-    AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);

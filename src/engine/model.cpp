@@ -46,12 +46,9 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     return {};
 }
 
-/// A GGUF file's tensors are aligned to at least this, counted from its beginning; kernels read them so.
-constexpr size_t kByteAlignment = 8;
-
 /// Parses a model that is in memory. Bytes at another address than kernels can read are copied.
 Status parse_bytes(Span<const std::byte> bytes, Model::Impl* m, Gguf* to) {
-    if (bytes.data() && reinterpret_cast<uintptr_t>(bytes.data()) % kByteAlignment != 0) {
+    if (bytes.data() && reinterpret_cast<uintptr_t>(bytes.data()) % File::kByteAlignment != 0) {
         Block copy;
         const Allocator from = m->device ? m->device->options.allocator : Allocator();
         AUSPEX_TRY(copy.take(from, bytes.size(), "an aligned copy of the model's bytes"));
@@ -104,6 +101,21 @@ Status add_mtp_file(const LoadOptions& options, bool copy, Model::Impl* m) {
     if (s.ok()) s = pair_files(m->gguf, draft).get(m->gguf);
     if (s.ok()) return s;
     return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+}
+
+/// Loads a model of one file that is in memory. Bytes of the caller stay the caller's.
+Status finish_load(Span<const std::byte> bytes, const LoadOptions& options, Model::Impl* m) {
+    AUSPEX_TRY(parse_bytes(bytes, m, &m->gguf));
+    AUSPEX_TRY(add_mtp_file(options, options.copy_file, m));
+    for (const File& f : m->files)
+        if (f.is_copy()) m->copied_bytes += f.bytes().size();
+    return build(options, m);
+}
+/// The same of a file that the model keeps.
+Status finish_load(File file, const LoadOptions& options, Model::Impl* m) {
+    const Span<const std::byte> bytes = file.bytes();
+    m->files.push_back(std::move(file));
+    return finish_load(bytes, options, m);
 }
 
 Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
@@ -161,6 +173,9 @@ Status check_device_options(const DeviceOptions& o) {
                     ", expected best, reference, avx2, avx512 or neon");
     if (!o.allocator.alloc != !o.allocator.free)
         return Status(Code::bad_argument, "of allocator, one of alloc and free is null; expected both or neither");
+    if (o.jobs.run && o.n_thread <= 0)
+        return fail(Code::bad_argument, "n_thread is ", o.n_thread,
+                    ", expected how many tasks the job system (jobs) runs at the same time");
     if (o.borrow && o.kind == Kind::cpu)
         return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
     return {};
@@ -219,6 +234,7 @@ Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
         cpu.path = options.cpu_path;
         cpu.n_thread = options.n_thread;
         cpu.allocator = options.allocator;
+        cpu.jobs = options.jobs;
         AUSPEX_TRY(open_cpu(cpu).get(impl->machine));
     }
     Device device;
@@ -273,11 +289,31 @@ Result<Model> Model::load(const Device& device, Span<const std::byte> file,
                           const LoadOptions& options) AUSPEX_BOUNDARY {
     std::shared_ptr<Impl> m;
     AUSPEX_TRY(model_impl::begin_load(device).get(m));
-    AUSPEX_TRY(model_impl::parse_bytes(file, m.get(), &m->gguf));
-    AUSPEX_TRY(model_impl::add_mtp_file(options, options.copy_file, m.get()));
-    if (options.copy_file)
-        for (const detail::File& f : m->files) m->copied_bytes += f.bytes().size();
-    AUSPEX_TRY(model_impl::build(options, m.get()));
+    AUSPEX_TRY(model_impl::finish_load(file, options, m.get()));
+    Model model;
+    model.impl_ = std::move(m);
+    return model;
+}
+AUSPEX_CATCH
+
+Result<Model> Model::load(const Device& device, const FileRange& range, const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    detail::File file;
+    AUSPEX_TRY(detail::File::open(range, m->device->options.allocator, options.copy_file).get(file));
+    AUSPEX_TRY(model_impl::finish_load(std::move(file), options, m.get()));
+    Model model;
+    model.impl_ = std::move(m);
+    return model;
+}
+AUSPEX_CATCH
+
+Result<Model> Model::load(const Device& device, const FileReader& reader, const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    detail::File file;
+    AUSPEX_TRY(detail::File::read(reader, m->device->options.allocator, options.progress).get(file));
+    AUSPEX_TRY(model_impl::finish_load(std::move(file), options, m.get()));
     Model model;
     model.impl_ = std::move(m);
     return model;

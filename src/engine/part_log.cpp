@@ -1,5 +1,7 @@
 #include "part_log.h"
 
+#include "../machine/pool.h"
+
 #include <algorithm>
 
 namespace auspex {
@@ -11,6 +13,9 @@ constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'L', '1'};
 constexpr char kTailMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', 'T'};
 constexpr uint32_t kRecordMagic = 0x74726170;        // "part"
 constexpr uint64_t kMaxRecords = uint64_t{1} << 22;  // that a search for the last commit passes
+// One thread reads and adds up 3 to 6 GB/s, starting some takes a tenth of a millisecond.
+constexpr uint64_t kVerifyTogether = uint64_t{16} << 20;
+constexpr uint32_t kVerifyThreads = 4;
 
 struct LogHead {
     char magic[8];
@@ -140,7 +145,49 @@ Status LogReader::open(const char* path) {
     return damaged(file_, "it is cut short before its first save ends, or that save's index does not fit its checksum");
 }
 
-Status LogReader::verify(const LogPart& part) { return PartReader(*this, part).finish(); }
+bool LogReader::intact(const LogPart& part, std::byte* buffer) const {
+    Checksum sum;
+    for (uint64_t at = 0; at < part.bytes;) {
+        const uint64_t n = std::min<uint64_t>(kLogBuffer, part.bytes - at);
+        if (!file_.try_read(part.at + at, buffer, n)) return false;
+        sum.add(buffer, static_cast<size_t>(n));
+        at += n;
+    }
+    return sum.value() == part.checksum;
+}
+
+/// Of the parts before it each is intact; how many there are if all are.
+Result<size_t> LogReader::n_intact(bool together) {
+    using namespace part_log_impl;
+    uint64_t bytes = 0;
+    for (const LogPart& p : parts_) bytes += p.bytes;
+    std::unique_ptr<Pool> pool;
+    together = together && bytes >= kVerifyTogether && DiskFile::reads_at_once();
+    const uint32_t n_thread = together ? kVerifyThreads : 1;
+    if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
+    struct Job {
+        LogReader& log;
+        std::vector<std::byte> buffers;
+        std::atomic<size_t> next, damaged;
+    } job{*this, std::vector<std::byte>(pool->n_thread() * kLogBuffer), {0}, {parts_.size()}};
+    pool->run(
+        [](void* context, uint32_t i_thread, uint32_t) {
+            Job& j = *static_cast<Job*>(context);
+            for (size_t i; (i = j.next++) < j.damaged;)
+                if (!j.log.intact(j.log.parts_[i], j.buffers.data() + i_thread * kLogBuffer))
+                    for (size_t known = j.damaged; i < known && !j.damaged.compare_exchange_weak(known, i);) {
+                    }
+        },
+        &job);
+    return size_t{job.damaged};
+}
+
+Status LogReader::verify(bool together) {
+    size_t i = 0;
+    AUSPEX_TRY(n_intact(together).get(i));
+    for (; i < parts_.size(); ++i) AUSPEX_TRY(PartReader(*this, parts_[i]).finish());  // says what is wrong
+    return {};
+}
 
 Status PartReader::load() {
     std::vector<std::byte>& buffer = log_.buffer();

@@ -51,8 +51,9 @@ class LogReader {
     const LogMark& mark() const { return mark_; }
     /// Whether something follows the commit: a save that was cut short.
     bool recovered() const { return recovered_; }
-    /// Reads a part to its end and checks its checksum.
-    Status verify(const LogPart& part);
+    /// Reads all parts to their ends and checks their checksums. together: with a few threads where there is much to
+    /// read.
+    Status verify(bool together);
     DiskFile& file() { return file_; }
     const std::string& path() const { return file_.path(); }
     std::vector<std::byte>& buffer() { return buffer_; }
@@ -60,6 +61,8 @@ class LogReader {
   private:
     Status read_head(uint64_t size);
     bool read_commit(uint64_t at, uint64_t bytes);
+    bool intact(const LogPart& part, std::byte* buffer) const;
+    Result<size_t> n_intact(bool together);
     void scan(uint64_t size);
 
     DiskFile file_;

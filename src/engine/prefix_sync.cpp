@@ -78,7 +78,7 @@ void PrefixTree::visit(RunId id, size_t matched, size_t limit, Found* best) cons
     }
     for (size_t k = run.states.size(); k-- > 0;) {
         const State& s = states_[run.states[k]];
-        if (s.row > std::min(matched, limit)) continue;
+        if (s.row > std::min(matched, limit) || !store_->is_whole(run.states[k])) continue;
         if (s.row > best->row) {
             best->row = s.row;
             best->run = id;

@@ -102,7 +102,7 @@ std::pair<uint32_t, size_t> PrefixTree::whole_state(size_t n) const {
     for (RunId id = open_; options_.row_bytes == 0 && id != kNoRun; id = tree_[id].parent) {
         const std::vector<uint32_t>& on = tree_[id].states;
         for (size_t i = on.size(); i-- > 0;)
-            if (states_[on[i]].row <= n) return {on[i], states_[on[i]].row};
+            if (states_[on[i]].row <= n && store_->is_whole(on[i])) return {on[i], states_[on[i]].row};
     }
     return {0, 0};
 }

@@ -46,6 +46,11 @@ class RowStore {
     virtual Status keep_state(uint32_t item, size_t row) = 0;
     /// Makes a kept state, at `row`, the live one. It stays kept.
     virtual Status load_state(uint32_t item, size_t row) = 0;
+    /// Whether all of a kept state was copied; the device may have been lost before.
+    virtual bool is_whole(uint32_t item) {
+        (void)item;
+        return true;
+    }
     virtual void drop_state(uint32_t item) = 0;
     /// Copies the rows first .. first + n of the context away; they will be overwritten. Not dropped if it fails.
     virtual Status park_rows(uint32_t item, size_t first, size_t n) = 0;

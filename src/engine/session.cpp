@@ -30,6 +30,10 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
+    const StateSizes sizes = StateSizes::of(plan, kv, options.n_context);
+    uint64_t budget = 0;
+    AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
+    context_options.saved_state_bytes = saved_state_bytes(sizes, budget);
     AUSPEX_TRY(check_limit(*model, options));
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
@@ -41,7 +45,7 @@ Status Session::Impl::open() {
     trunk->set_marks(marks);
     trunk->set_cancel(*cancel);
     cache.set_marks(marks);
-    AUSPEX_TRY(open_store());
+    AUSPEX_TRY(open_store(sizes, budget));
     const DecoderParts parts{*model,  options, *context, timeline,    *trunk, cache,
                              sources, *depth,  sampler,  constrained, stats,  judge};
     host.reset(new HostDecoder(parts));
@@ -52,11 +56,8 @@ Status Session::Impl::open() {
     return {};
 }
 
-Status Session::Impl::open_store() {
+Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budget) {
     using namespace detail;
-    const StateSizes sizes = StateSizes::of(model->plan, kv, options.n_context);
-    uint64_t budget = 0;
-    AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
     store.reset(new StateStore(*trunk, cache, model->plan.d_model));
     AUSPEX_TRY(store->open(model->device->options.allocator, sizes, budget));
     PrefixOptions tree_options;
@@ -75,11 +76,14 @@ Status Session::Impl::open_draft() {
     using namespace detail;
     DraftOptions& d = options.draft;
     if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup);
-    if (d.source != Draft::mtp && d.source != Draft::mtp_lookup) return {};
-    const Plan& plan = model->plan;
-    cache.open(plan, *context, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows));
-    AUSPEX_TRY(sources.mtp.open(plan, *context, cache, sampler, model->device->options.allocator, d.min_probability));
-    AUSPEX_TRY(vocab.open(*model, *context, sources.mtp, &d, &stats.draft_head_bytes));
+    if (d.source == Draft::off) return {};
+    if (d.source != Draft::lookup) {
+        const Plan& plan = model->plan;
+        cache.open(plan, *context, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows));
+        AUSPEX_TRY(
+            sources.mtp.open(plan, *context, cache, sampler, model->device->options.allocator, d.min_probability));
+        AUSPEX_TRY(vocab.open(*model, *context, sources.mtp, &d, &stats.draft_head_bytes));
+    }
     return depth->chooses() && decodes_on_device() ? context->device_loop()->prepare(d.max_depth) : Status();
 }
 
@@ -215,8 +219,7 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 // ----------------------------------------------------------------------------------- generation
 
 bool Session::Impl::decodes_on_device() const {
-    return device && !host_only && (!sources.text || sources.text->on_device()) &&
-           (!cache.on() || sources.mtp.on_device());
+    return device && !host_only && (!cache.on() || sources.mtp.on_device());
 }
 
 Status Session::Impl::drain() {

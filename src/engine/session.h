@@ -49,7 +49,7 @@ struct Session::Impl {
     bool decodes_on_device() const;
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
-    Status open_store();
+    Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);

@@ -12,8 +12,14 @@ constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
 constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
 /// More states than a session could use: the budget of a small model need not be larger.
 constexpr uint64_t kUsefulStates = 64;
+constexpr uint64_t kMaxSavedState = uint64_t{256} << 20;
 
 }  // namespace state_store_impl
+
+uint64_t saved_state_bytes(const StateSizes& sizes, uint64_t budget_bytes) {
+    using namespace state_store_impl;
+    return budget_bytes == 0 || sizes.state_bytes > kMaxSavedState ? 0 : sizes.state_bytes;
+}
 
 StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context) {
     using namespace state_store_impl;
@@ -83,6 +89,13 @@ class StateStore::Writer : public StateWriter {
     uint64_t n_ = 0;
 };
 
+/// A state that the context still copies.
+struct StateStore::Pending {
+    uint32_t item;
+    std::vector<float> hidden;  ///< follows what the context writes
+    Writer to;
+};
+
 class StateStore::Reader : public StateReader {
   public:
     Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
@@ -136,6 +149,11 @@ class StateStore::RowReader : public StateReader {
     uint64_t done_ = 0;  ///< bytes of it
 };
 
+StateStore::StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model)
+    : trunk_(trunk), cache_(cache), d_model_(d_model) {}
+
+StateStore::~StateStore() { (void)finish(); }
+
 Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
     page_bytes_ = sizes.page_bytes;
     const uint64_t n_page = budget_bytes / page_bytes_;
@@ -147,7 +165,9 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     return {};
 }
 
-void StateStore::copy(const StateStore& other) {
+void StateStore::copy(StateStore& other) {
+    (void)finish();
+    (void)other.finish();  // what is lost with its device is not whole
     states_ = other.states_;
     n_kept_ = other.n_kept_;
     rows_ = other.rows_;
@@ -190,33 +210,73 @@ StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.span
 
 /// An item with pages for a state at `row`.
 Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {
+    AUSPEX_TRY(finish());
     if (states_.size() <= item) states_.resize(item + 1);
     State& state = states_[item];
     AUSPEX_TRY(take(bytes_at(row, true), &state.pages));
     state.serial = ++n_kept_;
+    state.whole = true;
     return &state;
 }
 
 Status StateStore::keep_state(uint32_t item, size_t row) {
     State* state = nullptr;
     AUSPEX_TRY(take_state(item, row).get(state));
-    Writer to(*this, state->pages);
     state->facts = live_facts(row);
-    const Status s = write_live(state->facts, to);
+    Status s;
+    if (trunk_.context().state_saver()) {
+        s = begin_keep(item);
+    } else {
+        Writer to(*this, state->pages);
+        s = write_live(state->facts, to);
+    }
     if (!s.ok()) give_back(&state->pages);
     return s;
 }
 
-Status StateStore::write_live(const Facts& facts, StateWriter& to) {
-    AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
-    AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
+Status StateStore::begin_keep(uint32_t item) {
+    State& state = states_[item];
+    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, state.pages)});
+    AUSPEX_TRY(read_hidden(state.facts, &pending->hidden));
+    AUSPEX_TRY(trunk_.begin_save(pending->to));
+    state.whole = false;
+    pending_ = std::move(pending);
+    return {};
+}
+
+Status StateStore::finish() {
+    if (!pending_) return {};
+    const std::unique_ptr<Pending> pending = std::move(pending_);
+    AUSPEX_TRY(trunk_.track(trunk_.context().state_saver()->finish_save()));
+    AUSPEX_TRY(pending->to.write(pending->hidden.data(), pending->hidden.size() * sizeof(float)));
+    states_[pending->item].whole = true;
+    return {};
+}
+
+bool StateStore::is_whole(uint32_t item) {
+    if (pending_ && pending_->item == item) (void)finish();
+    return states_[item].whole;
+}
+
+/// The hidden row that belongs to the live state, if one does.
+Status StateStore::read_hidden(const Facts& facts, std::vector<float>* to) {
     if (!facts.mtp.has_hidden) return {};
     Span<const float> hidden;
     AUSPEX_TRY(trunk_.track(trunk_.context().read_row(trunk_.hidden_slot(), facts.mtp.hidden_row).get(hidden)));
-    return to.write(hidden.data(), d_model_ * sizeof(float));
+    to->assign(hidden.begin(), hidden.begin() + d_model_);
+    return {};
+}
+
+Status StateStore::write_live(const Facts& facts, StateWriter& to) {
+    std::vector<float> hidden;
+    AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
+    AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
+    AUSPEX_TRY(read_hidden(facts, &hidden));
+    return to.write(hidden.data(), hidden.size() * sizeof(float));
 }
 
 Status StateStore::load_state(uint32_t item, size_t row) {
+    if (!is_whole(item)) return Status(Code::device_lost, "the device was lost before it had copied this checkpoint");
     State& state = states_[item];
     Reader from(*this, state.pages);
     return read_live(row, state.facts, from);
@@ -230,7 +290,8 @@ Status StateStore::read_live(size_t row, const Facts& facts, StateReader& from) 
     return {};
 }
 
-Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) const {
+Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) {
+    AUSPEX_TRY(finish());
     const State& state = states_[item];
     const uint64_t bytes = bytes_at(row, state.facts.mtp.has_hidden);
     Status s;
@@ -253,7 +314,10 @@ Status StateStore::read_kept(uint32_t item, size_t row, Facts facts, StateReader
     return s;
 }
 
-void StateStore::drop_state(uint32_t item) { give_back(&states_[item].pages); }
+void StateStore::drop_state(uint32_t item) {
+    if (pending_ && pending_->item == item) (void)finish();
+    give_back(&states_[item].pages);
+}
 
 Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
     if (rows_.size() <= item) rows_.resize(item + 1);
@@ -289,6 +353,7 @@ Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
 void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }
 
 void StateStore::drop_all() {
+    (void)finish();
     states_.clear();
     rows_.clear();
     free_.resize(static_cast<size_t>(arena_.size() / page_bytes_));  // open() took the memory

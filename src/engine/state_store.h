@@ -23,20 +23,29 @@ struct StateSizes {
     static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
 };
 
+/// ContextOptions::saved_state_bytes: 0 without checkpoints, and for states so large that copying them at once is
+/// better than the memory.
+uint64_t saved_state_bytes(const StateSizes& sizes, uint64_t budget_bytes);
+
 /// The bytes of the arena that `checkpoint_bytes` stands for, in whole pages.
 /// errors    bad_argument: neither 0 nor room for one state.
 Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_bytes, uint32_t n_context);
 
 class StateStore : public RowStore {
   public:
-    StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model) : trunk_(trunk), cache_(cache), d_model_(d_model) {}
+    StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model);
+    ~StateStore() override;
     /// errors    out_of_memory.
     Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
     uint64_t memory_bytes() const { return arena_.size(); }
     /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps.
-    void copy(const StateStore& other);
+    void copy(StateStore& other);
+    /// Completes the state that was kept last, which the context may still be copying. errors: device_lost; that state
+    /// is not whole then.
+    Status finish();
 
     Status keep_state(uint32_t item, size_t row) override;
+    bool is_whole(uint32_t item) override;
     Status load_state(uint32_t item, size_t row) override;
     void drop_state(uint32_t item) override;
     Status park_rows(uint32_t item, size_t first, size_t n) override;
@@ -57,7 +66,7 @@ class StateStore : public RowStore {
     uint64_t serial(uint32_t item) const { return states_[item].serial; }
     uint64_t part_bytes(StatePart part, size_t row) const;
     Status write_live(const Facts& facts, StateWriter& to);
-    Status write_kept(uint32_t item, size_t row, StateWriter& to) const;
+    Status write_kept(uint32_t item, size_t row, StateWriter& to);
     /// Makes what is read the live state; the rows below are in the context.
     Status read_live(size_t row, const Facts& facts, StateReader& from);
     /// Fills an item, as keep_state() does.
@@ -69,12 +78,14 @@ class StateStore : public RowStore {
         Pages pages;
         Facts facts;
         uint64_t serial = 0;
+        bool whole = false;
     };
     struct Rows {
         Pages pages;
         size_t first = 0, n = 0;
     };
     class Writer;
+    struct Pending;
     class Reader;
     class RowReader;
     template <class F>
@@ -82,6 +93,8 @@ class StateStore : public RowStore {
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
+    Status read_hidden(const Facts& facts, std::vector<float>* to);
+    Status begin_keep(uint32_t item);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
 
     Trunk& trunk_;
@@ -89,9 +102,10 @@ class StateStore : public RowStore {
     uint32_t d_model_;
     Block arena_;
     uint64_t page_bytes_ = 1;
-    std::vector<uint32_t> free_;       ///< pages
-    std::vector<State> states_;        ///< by item
-    uint64_t n_kept_ = 0;              ///< states so far
+    std::vector<uint32_t> free_;  ///< pages
+    std::vector<State> states_;   ///< by item
+    uint64_t n_kept_ = 0;         ///< states so far
+    std::unique_ptr<Pending> pending_;
     std::vector<Rows> rows_;           ///< by item
     std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
 };

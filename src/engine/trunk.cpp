@@ -244,6 +244,12 @@ Status Trunk::save_state(StatePart part, StateWriter& to) {
     return change_state([&] { return context_.save_state(part, static_cast<uint32_t>(timeline_.n_row()), to); });
 }
 
+Status Trunk::begin_save(StateWriter& to) {
+    timeline_.close_step();  // its records are applied
+    return change_state(
+        [&] { return context_.state_saver()->begin_save(static_cast<uint32_t>(timeline_.n_row()), to); });
+}
+
 Status Trunk::load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from) {
     const uint32_t n = static_cast<uint32_t>(row);
     at_ = LogitsAt::nowhere;

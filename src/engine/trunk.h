@@ -67,6 +67,8 @@ class Trunk {
     void loaded(Span<const Token> tokens, std::vector<float> logits);
     /// The live state, with committed records applied.
     Status save_state(StatePart part, StateWriter& to);
+    /// Both parts by the context's StateSaver, which it must have.
+    Status begin_save(StateWriter& to);
     /// Makes a kept state at `row` the live one. errors: the state is damaged.
     Status load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from);
     std::vector<RowSpan> spans() const;

@@ -61,6 +61,7 @@ struct ContextOptions {
     bool mtp = true;                 ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
     uint32_t mtp_window = 0;         ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
     std::vector<KvOptions> kv = {};  ///< by SlotId; empty: the defaults for every layer
+    uint64_t saved_state_bytes = 0;  ///< of the states that StateSaver saves, at most; 0: it is not used
 };
 
 /// What every back end refuses before it runs anything.
@@ -114,7 +115,8 @@ struct Cycle {
 ///   queue(n), queue(n)    two cycles are queued; the host is free
 ///   wait() -> tokens      of the oldest; then queue the next, and so on
 ///
-/// A cycle drafts n tokens with the plan's MTP block, runs 1 + n rows of the trunk, samples, and keeps what agrees.
+/// A cycle drafts n tokens with the plan's MTP block, or takes the caller's, runs 1 + n rows of the trunk, samples, and
+/// keeps what agrees.
 /// While cycles are queued, only queue() and wait() may be called. When all have been waited for, the context is as
 /// after run() and commit(): every token but the last emitted one is history; run(), save(), start() go on from there.
 class DeviceLoop {
@@ -127,9 +129,11 @@ class DeviceLoop {
     /// True if queueing a cycle of n_draft drafts need not wait for prepare().
     virtual bool ready(uint32_t n_draft) = 0;
     /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1, up to kMaxQueued ahead. Without an MTP cache
-    /// (LoopStart::n_mtp_row is 0) nothing is drafted: whatever ids follow the history are verified, which is of use
-    /// for timing alone.
-    virtual Status queue(uint32_t n_draft) = 0;
+    /// (LoopStart::n_mtp_row is 0) the loop drafts nothing: whatever ids follow the history are verified, which is of
+    /// use for timing alone.
+    ///
+    /// given     null, or [n_draft] drafts in place of the block's. They follow whatever token the cycle begins with.
+    virtual Status queue(uint32_t n_draft, const Token* given = nullptr) = 0;
     /// The oldest queued cycle. After one with `done`, the cycles queued after it emit nothing.
     virtual Result<Cycle> wait() = 0;
     /// Takes back the tokens of the last cycle from row `row` on, and samples that row again where only some ids are
@@ -166,6 +170,18 @@ class StateCopier {
     /// blocks. from: a context of the same LoadedModel with the same options. errors: device_lost, out_of_memory; the
     /// context is undefined then, `from` as after save_state().
     virtual Status copy(Context& from, uint32_t n_row, uint32_t n_kept) = 0;
+};
+
+/// Saves a state while the device goes on.
+class StateSaver {
+  public:
+    virtual ~StateSaver() = default;
+    /// What save_state() of the trunk and then of the draft blocks would write, but the device copies it before its
+    /// next work, and another thread gives it to `to`, which must not be touched before finish_save(). A save that has
+    /// not been finished is finished first. errors    device_lost.
+    virtual Status begin_save(uint32_t n_row, StateWriter& to) = 0;
+    /// Waits for the save that was begun; does nothing if there is none. errors: device_lost, those of the writer.
+    virtual Status finish_save() = 0;
 };
 
 // ----------------------------------------------------------------------------- what every back end implements
@@ -223,6 +239,8 @@ class Context {
     virtual KernelProfiler* profiler() = 0;
     /// What copies from another context, or null: save and restore do the same.
     virtual StateCopier* state_copier() = 0;
+    /// What saves states while the device goes on, or null: save_state() waits for nothing but its own copies.
+    virtual StateSaver* state_saver() = 0;
 };
 
 /// A model's weights on a device.

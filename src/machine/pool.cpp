@@ -20,7 +20,8 @@ using Clock = std::chrono::steady_clock;
 // soon as it is woken. A wait of about a time slice shows that the cores are shared.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kTimeSlice = std::chrono::milliseconds(1);
-constexpr uint32_t kCalm = 1000;  ///< barriers without spinning before it is tried again
+constexpr uint32_t kCalm = 1000;                  ///< barriers without spinning before it is tried again
+constexpr auto kTrial = std::chrono::seconds(1);  ///< for the tasks of a job system to meet once
 
 /// Tells the core that this is a waiting loop.
 inline void pause() {
@@ -35,20 +36,25 @@ inline void pause() {
 
 }  // namespace pool_impl
 
-Pool::Pool(uint32_t n_thread)
+Pool::Pool(uint32_t n_thread, const JobSystem& jobs)
     : n_thread_(n_thread),
       may_spin_(n_thread <= std::thread::hardware_concurrency()),
-      workers_(std::make_unique<Worker[]>(n_thread)) {
-    for (uint32_t i = 0; i < n_thread; ++i) {
+      jobs_(jobs),
+      workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)) {
+    for (uint32_t i = 0; workers_ && i < n_thread; ++i) {
         workers_[i].pool = this;
         workers_[i].i = i;
     }
 }
 
-Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
+Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread, const JobSystem& jobs) {
     if (n_thread == 0 || n_thread > kMaxThread)
         return fail(Code::bad_argument, "a pool of ", n_thread, " threads was asked for, expected 1 to ", kMaxThread);
-    std::unique_ptr<Pool> pool(new Pool(n_thread));
+    std::unique_ptr<Pool> pool(new Pool(n_thread, jobs));
+    if (jobs.run) {
+        AUSPEX_TRY(pool->try_jobs());
+        return pool;
+    }
     for (uint32_t i = 1; i < n_thread; ++i) {
         int error = 0;
         Worker& worker = pool->workers_[i];
@@ -60,7 +66,38 @@ Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
     return pool;
 }
 
+namespace pool_impl {
+
+/// Tasks that wait for one another, but not for ever.
+struct Trial {
+    const Clock::time_point end = Clock::now() + kTrial;
+    std::atomic<uint32_t> n_begun{0}, n_met{0};
+    const uint32_t n_task;
+    explicit Trial(uint32_t n) : n_task(n) {}
+};
+
+void try_task(void* context, uint32_t) {
+    Trial& trial = *static_cast<Trial*>(context);
+    trial.n_begun.fetch_add(1);
+    while (trial.n_begun.load() < trial.n_task && Clock::now() < trial.end) std::this_thread::yield();
+    if (trial.n_begun.load() == trial.n_task && Clock::now() < trial.end) trial.n_met.fetch_add(1);
+}
+
+}  // namespace pool_impl
+
+/// A job system that runs tasks one after the other would wait for ever at the first barrier: it is found out here.
+Status Pool::try_jobs() {
+    pool_impl::Trial trial(n_thread_);
+    jobs_.run(jobs_.user, n_thread_, pool_impl::try_task, &trial);
+    if (trial.n_met == n_thread_) return {};
+    return fail(Code::bad_argument, "the job system was asked to run ", n_thread_, " tasks at the same time; ",
+                trial.n_begun.load(), " were run, and they did not meet within ",
+                std::chrono::duration_cast<std::chrono::seconds>(pool_impl::kTrial).count(),
+                " s. Give each task a thread of its own, or ask for fewer threads.");
+}
+
 Pool::~Pool() {
+    if (jobs_.run) return;
     stop_ = true;
     run_count_.fetch_add(1);
     wake();
@@ -79,6 +116,12 @@ void* Pool::work_loop(void* argument) {
     }
 }
 
+void Pool::work_task(void* argument, uint32_t i_thread) {
+    const DefaultFloatMode mode;  // the application's threads may have another
+    Pool& pool = *static_cast<Pool*>(argument);
+    pool.work_(pool.context_, i_thread, pool.n_thread_);
+}
+
 void Pool::run(Work work, void* context) {
     const DefaultFloatMode mode;
     if (n_thread_ == 1) {
@@ -90,6 +133,7 @@ void Pool::run(Work work, void* context) {
     clear_tickets();
     work_ = work;
     context_ = context;
+    if (jobs_.run) return jobs_.run(jobs_.user, n_thread_, work_task, this);
     run_count_.fetch_add(1);
     wake();
     work(context, 0, n_thread_);

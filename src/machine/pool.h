@@ -1,6 +1,6 @@
 // machine/pool: a few threads that run one function together.
 //
-// Owns    the worker threads: how they start, wait, meet and sleep.
+// Owns    the worker threads, unless the application's run the work: how they start, wait, meet and sleep.
 // Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket() only inside the
 //         function that run() runs. A Pool must not be destroyed while it runs.
 // Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
@@ -30,14 +30,16 @@ inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t*
 
 class Pool {
   public:
-    /// Runs on every thread with i_thread in 0 .. n_thread-1; 0 is the caller of run().
+    /// Runs on every thread with i_thread in 0 .. n_thread-1.
     using Work = void (*)(void* context, uint32_t i_thread, uint32_t n_thread);
     static constexpr uint32_t kMaxThread = 256;
     static constexpr uint32_t kTicket = 16;
 
-    /// n_thread threads in all, the caller of run() included: n_thread - 1 are started.
-    /// errors    bad_argument: n_thread is 0 or above kMaxThread. out_of_memory: the system gives no more threads.
-    static Result<std::unique_ptr<Pool>> open(uint32_t n_thread);
+    /// n_thread threads in all, the caller of run() included: n_thread - 1 are started, or none with `jobs`.
+    ///
+    /// errors    bad_argument: n_thread is 0 or above kMaxThread, or `jobs` does not run n_thread tasks at the same
+    ///           time. out_of_memory: the system gives no more threads.
+    static Result<std::unique_ptr<Pool>> open(uint32_t n_thread, const JobSystem& jobs = {});
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
@@ -58,7 +60,8 @@ class Pool {
     Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_thread_, n_thread_ > 1 ? ticket(k) : nullptr}; }
 
   private:
-    explicit Pool(uint32_t n_thread);
+    Pool(uint32_t n_thread, const JobSystem& jobs);
+    Status try_jobs();
     struct Worker {
         Pool* pool = nullptr;
         uint32_t i = 0;
@@ -68,6 +71,7 @@ class Pool {
         std::atomic<uint32_t> count{0};
     };
     static void* work_loop(void* me);
+    static void work_task(void* pool, uint32_t i_thread);
     void clear_tickets();
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
     bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
@@ -76,7 +80,8 @@ class Pool {
 
     const uint32_t n_thread_;
     const bool may_spin_;                ///< a processor for each thread
-    std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run()
+    const JobSystem jobs_;               ///< run is null: threads of this pool
+    std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run(). Null with jobs_
 
     Work work_ = nullptr;  ///< published by run_count_
     void* context_ = nullptr;

@@ -1,5 +1,4 @@
-// One of two versions of the library in one program: tools/test.sh compiles this file once with each header, the second
-// time with AUSPEX_IMPLEMENTATION.
+// One of two versions of the library in one program: tools/test.sh compiles this file once with each header.
 #include "auspex.hpp"
 
 // PART is the name of the function.

@@ -28,7 +28,7 @@ struct BenchOptions {
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;  ///< NAME=FILE
     std::string masks;               ///< file of schemas and instances
-    std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival";
+    std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival", session_file;
     std::string thinking = "dropped";
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;

@@ -1,5 +1,7 @@
 // The replay on a model: Session::sync with the trace's marks, in token ids made from its seeds. What the model
 // generates takes the place of the trace's answers in later prompts.
+#include <fstream>
+
 #include "bench_trace.h"
 #include "engine/session.h"
 #include "examples/cli/platform.h"
@@ -186,6 +188,35 @@ class ModelReplay {
         return s;
     }
 
+    /// The same with a file of Session::save and load, which is deleted again.
+    Status measure_file(nlohmann::ordered_json* out) {
+        const char* path = o_.session_file.c_str();
+        if (std::ifstream(path).good())
+            return Status(Code::bad_argument, "--session-file: '" + o_.session_file +
+                                                  "' exists and would be replaced and deleted; name a new file");
+        Times saves;
+        auspex::SaveReport first;
+        for (int i = 0; i < 2; ++i) {
+            auspex::SaveReport report;
+            const double start = now();
+            const Status s = session_.save(path).get(report);
+            if (!s.ok()) return s;
+            saves.s.push_back(now() - start);
+            if (i == 0) first = report;
+        }
+        const double start = now();
+        const Status s = session_.load(path).status();
+        const double load_s = now() - start, gb = double(first.file_bytes) / 1e9;
+        std::remove(path);
+        (*out)["file_bytes"] = first.file_bytes;
+        (*out)["file_save_gbps"] = gb / saves.s[0];
+        (*out)["file_save_again_ms"] = 1e3 * saves.s[1];
+        (*out)["file_load_gbps"] = gb / load_s;
+        b_.say("file of %.1f MB: save %.2f GB/s, again with nothing new %.1f ms, load %.2f GB/s\n", 1e3 * gb,
+               gb / saves.s[0], 1e3 * saves.s[1], gb / load_s);
+        return s;
+    }
+
     Status measure_loop() {
         Times steps, appends, switches;
         nlohmann::ordered_json& out = b_.out["loop"];
@@ -218,7 +249,7 @@ class ModelReplay {
         if (o_.title > 0) b_.say("back from a title request, and one row: %.1f ms\n", 1e3 * switches.median());
         b_.say("save %.2f GB/s, restore %.2f GB/s of %.1f MB\n", out["save_gbps"].get<double>(),
                out["restore_gbps"].get<double>(), out["snapshot_bytes"].get<double>() / 1e6);
-        return {};
+        return o_.session_file.empty() ? Status() : measure_file(&out);
     }
 
     Bench& b_;

@@ -82,6 +82,8 @@ void add_replay(CLI::App& app, BenchOptions& o) {
     app.add_option("--append", o.append, "With --replay loop: rows that each step appends")->capture_default_str();
     app.add_option("--title", o.title, "With --replay loop: rows of a title request before each step; 0: none")
         ->capture_default_str();
+    app.add_option("--session-file", o.session_file,
+                   "With --replay loop: also save the session to this file, load it and delete it");
     app.add_option("--geometry", o.geometry, "With --replay --dry: 0.8b, 4b, 9b, 27b or 35b-a3b")
         ->capture_default_str();
     app.add_option("--checkpoint-bytes", o.checkpoint_bytes,

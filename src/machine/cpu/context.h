@@ -106,6 +106,7 @@ class CpuContext : public Context {
     DeviceLoop* device_loop() override { return nullptr; }
     KernelProfiler* profiler() override { return nullptr; }
     StateCopier* state_copier() override { return nullptr; }
+    StateSaver* state_saver() override { return nullptr; }
 
   private:
     friend class CpuWalk;

@@ -203,7 +203,8 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
     const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
     Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread    ? n
                                                     : options.n_thread == 0 ? Pool::kMaxThread
-                                                                            : n);
+                                                                            : n,
+                                                    options.jobs);
     if (!pool.ok()) return pool.status();
     backend->pool = std::move(pool.value());
     return std::shared_ptr<Backend>(std::move(backend));

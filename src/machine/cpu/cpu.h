@@ -16,6 +16,7 @@ struct CpuOptions {
     CpuPath path = CpuPath::best;
     int n_thread = 0;  ///< 0: one per physical core
     Allocator allocator;
+    JobSystem jobs;
 };
 
 /// errors    bad_argument (n_thread), unsupported (a path that this processor lacks), out_of_memory.

@@ -309,7 +309,8 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                 const DeltaDims& d = op.delta;
                 to->want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
                          "DeltaNet state", static_cast<int>(op.layer));
-                if (!fast_delta(d)) spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
+                if (!fast_delta(to->model.device->shuffles, d))
+                    spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
                 to->want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
                          "DeltaNet state", static_cast<int>(op.layer));
                 to->want(Arena::caches,
@@ -417,6 +418,8 @@ void Buffers::plan_host(Planned* to) {
     to->want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     for (Region& r : b.staging)
         if (!to->traits.device_mapped) to->want(Arena::ring, kStagingBytes, &r, "staging");
+    if (!to->traits.device_mapped)
+        to->want(Arena::ring, to->options.saved_state_bytes, &b.saved_state, "a checkpoint on its way");
 }
 
 }  // namespace vk

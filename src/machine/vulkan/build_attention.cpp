@@ -78,7 +78,7 @@ void ListBuilder::append(const Node& d, const Pass& pass) {
     const Buffers::Kv& kv = buffers_.kv[op.state];
     const args::AttendArgs p = attend_args(op, op, 0);
     uses({{id(kStep), op.in[0], op.in[1]}, {op.state}});
-    if (!fast_attend(a))
+    if (!fast_attend(model_.device->shuffles, a))
         return dispatch(build_attention_impl::kv_any_key(a.d_head, kv),
                         {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k,
                          kv.v, buffers_.query},
@@ -94,7 +94,7 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
     const AttnDims& a = op.attn;
     Touch touch{{id(kStep), op.in[0], write.in[0], write.in[1]}, {op.state}};
     if (op.in[1] != kNoSlot) touch.reads.add(op.in[1]);
-    if (!fast_attend(a)) return attend_any(d, pass, touch);
+    if (!fast_attend(model_.device->shuffles, a)) return attend_any(d, pass, touch);
     if (pass.wide) return attend_wide(d, pass, touch);
     const Buffers::Kv& kv = buffers_.kv[op.state];
     const args::AttendArgs p = attend_args(op, write, pass.n_row * a.n_head);

@@ -29,7 +29,7 @@ void ListBuilder::fill_delta(const Op& op, Args* a) const {
 void ListBuilder::delta(const Node& d, const Pass& pass) {
     const Op& op = *d.op;
     const DeltaDims& g = op.delta;
-    if (!fast_delta(g)) return delta_any(op);
+    if (!fast_delta(model_.device->shuffles, g)) return delta_any(op);
     args::DeltaArgs a{};
     fill_delta(op, &a);
     const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];

@@ -11,8 +11,16 @@ namespace detail {
 namespace vk {
 namespace context_impl {
 
-constexpr double kSubmitUs = 50000;  ///< no submission of a long step shall take longer
-constexpr uint32_t kReadRows = 64;   ///< kept rows fetched at a time
+constexpr uint32_t kReadRows = 64;  ///< kept rows fetched at a time
+
+/// Rows of a prompt that may run at once. Software devices (llvmpipe) end the loops of an invocation after 65,535
+/// rounds in all, which the general DeltaNet kernel reaches after 40 rows with heads of 256.
+uint32_t max_rows(const VulkanModel& model) {
+    if (!model.device->gpu->traits.is_cpu()) return UINT32_MAX;
+    for (const Op& op : model.plan->trunk.ops)
+        if (op.kind == OpKind::delta && !fast_delta(model.device->shuffles, op.delta)) return 32;
+    return UINT32_MAX;
+}
 
 double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
@@ -37,7 +45,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     const GpuRef& gpu = model_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
-    n_chunk_ = row_class(options_.n_ubatch);
+    n_chunk_ = std::min(row_class(options_.n_ubatch), context_impl::max_rows(*model_));
     AUSPEX_TRY(Buffers::take(*model_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
@@ -45,6 +53,8 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
+    // Without a thread of its own, begin_save() takes as long as save_state().
+    if (buffers_.saved_state.bytes != 0 && !model_->device->jobs) (void)background_.start();
     // Values that were never written are read with weight zero: they must not be NaN.
     Commands zero;
     AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(zero));
@@ -176,7 +186,8 @@ Status VulkanContext::submit_wide(Recording* body) {
     const auto begin = Clock::now();
     const size_t n = body->parts.size();
     size_t at_once = 1;
-    if (body->part_us > 0) at_once = std::max<size_t>(1, static_cast<size_t>(context_impl::kSubmitUs / body->part_us));
+    const double limit_us = model_->device->max_submit_us;
+    if (body->part_us > 0) at_once = std::max<size_t>(1, static_cast<size_t>(limit_us / body->part_us));
     for (size_t i = 0; i < n; i += at_once) {
         list_.clear();
         for (size_t k = i; k < std::min(n, i + at_once); ++k) list_.push_back(body->parts[k].handle());
@@ -279,7 +290,7 @@ Status VulkanContext::run_trunk(const Step& step) {
         AUSPEX_TRY(submit_wide(body));
         AUSPEX_TRY(keep_raw_rows(step.n_row, at, n));
         n_pending_ = small ? n : 0;
-        if (!small && body->part_us > context_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
+        if (!small && body->part_us > model_->device->max_submit_us && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
             AUSPEX_TRY(head_recording(*step.tape, step.n_logit, false).get(head));
             AUSPEX_TRY(submit({head}));

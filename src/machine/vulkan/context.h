@@ -7,6 +7,7 @@
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../background.h"
 #include "clock.h"
 #include "list_builder.h"
 
@@ -19,7 +20,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, public StateCopier {
+class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, public StateCopier, public StateSaver {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
     static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> model,
@@ -45,7 +46,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Status prepare(uint32_t max_drafts) override;
     Result<Span<const Token>> guess(const Step& step) override;
     bool ready(uint32_t n_draft) override;
-    Status queue(uint32_t n_draft) override;
+    Status queue(uint32_t n_draft, const Token* given) override;
     Result<Cycle> wait() override;
     Result<Cycle> resample(uint32_t row, Span<const uint32_t> allowed) override;
 
@@ -55,6 +56,10 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
 
     StateCopier* state_copier() override { return this; }
     Status copy(Context& from, uint32_t n_row, uint32_t n_kept) override;
+
+    StateSaver* state_saver() override { return buffers_.saved_state.bytes != 0 ? this : nullptr; }
+    Status begin_save(uint32_t n_row, StateWriter& to) override;
+    Status finish_save() override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -67,7 +72,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
             head,     ///< logits of n rows: tape, few
             apply,    ///< applies the records of n committed rows
             cycle,    ///< the next cycle without an MTP block: n rows, mode
-            draft,    ///< the MTP block takes up n rows and drafts n_draft: mode, next
+            draft,    ///< the MTP block takes up n rows and drafts n_draft: mode, next, open
             verify,   ///< n rows of the trunk, sampled and accepted: mode, keep
             guess,    ///< n rows of the MTP block, sampled: mode
             resample  ///< row n of the trunk pass before, sampled again: mode
@@ -78,11 +83,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
         bool logits = false;  ///< of all rows, to the host
         bool keep = false;    ///< copies the hidden rows to the pending ones
         bool few = false;     ///< of a pass of few rows
-        bool next = false;    ///< follows a queued cycle, and opens the next
+        bool next = false;    ///< follows a queued cycle
+        bool open = false;    ///< opens the trunk's next pass
         bool operator<(const RecordingKey& o) const {
             const auto all = [](const RecordingKey& k) {
                 return std::make_tuple(k.kind, k.n, k.tape, k.n_draft, k.mode, k.fill_only, k.logits, k.keep, k.few,
-                                       k.next);
+                                       k.next, k.open);
             };
             return all(*this) < all(o);
         }
@@ -114,7 +120,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
     Result<Recording*> head_recording(const Tape& tape, uint32_t n, bool few);
-    Result<Recording*> draft_recording(uint32_t n_row, uint32_t n_draft, bool next);
+    Result<Recording*> draft_recording(uint32_t n_row, uint32_t n_draft, bool next, bool open);
     Result<Recording*> verify_recording(uint32_t n_row, bool keep);
     const Tape& tape_of(const RecordingKey& key) const;
     /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
@@ -139,14 +145,17 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     // context_state.cpp
+    Status submit_pending();
     Status apply_pending();
     std::vector<Region> row_regions(StatePart part, uint32_t first, uint32_t n) const;
     std::vector<Region> state_regions(StatePart part, uint32_t n_row) const;
     Status begin_restore();
+    Status write_saved();
     void forget_rows();
 
-    Status queue_first(uint32_t n_draft);
+    Status queue_first(uint32_t n_draft, const Token* given);
     Status queue_next(uint32_t n_draft);
+    Status queue_given(uint32_t n_draft, const Token* given);
     /// The tokens that the ring has beyond what was read, up to the end of a pass.
     void read_ring(Cycle* c);
     /// Makes what kernels wrote to host memory visible to the host.
@@ -175,6 +184,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     SlotId read_slot_ = kNoSlot;
     uint32_t read_first_ = 0, read_n_ = 0;
 
+    // A state that is being saved; the background thread works with these until finish_save().
+    StateWriter* save_to_ = nullptr;
+    uint64_t save_value_ = 0, save_bytes_ = 0;
+    Status save_status_;
+
     // The device decode loop.
     struct InFlight {
         uint64_t value = 0;
@@ -198,6 +212,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     uint32_t prepared_modes_ = 0;  ///< bit b: for samples of SampleMode::bits() b
     std::vector<Token> tokens_;    ///< of the last cycle waited for
     CycleClock clock_;
+    Background background_;  ///< ends first
 };
 
 }  // namespace vk

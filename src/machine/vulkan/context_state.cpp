@@ -44,9 +44,10 @@ uint64_t sum_bytes(const std::vector<Region>& regions) {
 
 }  // namespace context_impl
 
-Status VulkanContext::apply_pending() {
+/// Makes the committed rows of the last tentative step part of the state.
+Status VulkanContext::submit_pending() {
     AUSPEX_TRY(finish_reset());
-    if (n_pending_ == 0) return barrier();
+    if (n_pending_ == 0) return {};
     Recording* r = nullptr;
     RecordingKey key;
     key.kind = RecordingKey::Kind::apply;
@@ -54,6 +55,11 @@ Status VulkanContext::apply_pending() {
     AUSPEX_TRY(recording(key).get(r));
     AUSPEX_TRY(submit({r}));
     n_pending_ = 0;
+    return {};
+}
+
+Status VulkanContext::apply_pending() {
+    AUSPEX_TRY(submit_pending());
     return barrier();
 }
 
@@ -105,6 +111,43 @@ Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     AUSPEX_TRY(apply_pending());
     return transfer_.read(state_regions(part, n_row), to);
+}
+
+Status VulkanContext::begin_save(uint32_t n_row, StateWriter& to) {
+    AUSPEX_TRY(finish_save());
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    std::vector<Region> regions = state_regions(StatePart::trunk, n_row);
+    const std::vector<Region> draft = state_regions(StatePart::draft, n_row);
+    regions.insert(regions.end(), draft.begin(), draft.end());
+    save_bytes_ = context_impl::sum_bytes(regions);
+    if (save_bytes_ > buffers_.saved_state.bytes)
+        return fail(Code::bad_argument, "a state of ", save_bytes_, " bytes, the context was opened for ",
+                    buffers_.saved_state.bytes);
+    AUSPEX_TRY(submit_pending());
+    AUSPEX_TRY(transfer_.begin_read(regions, buffers_.saved_state).get(save_value_));
+    save_to_ = &to;
+    background_.run(
+        [](void* me) {
+            VulkanContext& c = *static_cast<VulkanContext*>(me);
+            c.save_status_ = c.write_saved();
+        },
+        this);
+    return {};
+}
+
+/// On the background thread.
+Status VulkanContext::write_saved() {
+    if (model_->device->gpu->lost) return lost_before();
+    AUSPEX_TRY(transfer_.wait(save_value_));
+    AUSPEX_TRY(invalidate(buffers_.saved_state));
+    return save_to_->write(buffers_.saved_state.mapped, save_bytes_);
+}
+
+Status VulkanContext::finish_save() {
+    if (!save_to_) return {};
+    background_.wait();
+    save_to_ = nullptr;
+    return std::exchange(save_status_, Status());
 }
 
 Status VulkanContext::begin_restore() {

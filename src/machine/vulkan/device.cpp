@@ -523,6 +523,9 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
         probe(gpu.get(), nullptr, &extensions);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+        if (!gpu->traits.timeline)
+            return fail(Code::no_device, gpu->traits.name,
+                        " has no timeline semaphores, which Vulkan 1.2 demands: update its driver, or use the CPU.");
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
             r == VK_ERROR_INITIALIZATION_FAILED) {

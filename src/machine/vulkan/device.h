@@ -114,8 +114,9 @@ struct DeviceTraits {
     bool dot_accelerated = false;                                      ///< and 4x8-bit packed signed dots are native
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
     bool storage16 = false, storage8 = false;                          ///< buffers of such elements
-    bool rounding_rte32 = false, keep_nan32 = false;                   ///< float controls a module may ask for
-    bool memory_model = false;                                         ///< vulkanMemoryModel (coopmat modules need it)
+    bool timeline = false;                            ///< timelineSemaphore, which every submission needs
+    bool rounding_rte32 = false, keep_nan32 = false;  ///< float controls a module may ask for
+    bool memory_model = false;                        ///< vulkanMemoryModel (coopmat modules need it)
     bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
     bool memory_budget = false;  ///< VK_EXT_memory_budget answers
     bool matrix_khr = false, matrix_nv = false;  ///< enabled cooperative matrix extensions

@@ -104,14 +104,19 @@ Status VulkanContext::start(const LoopStart& d) {
 }
 
 /// The first cycle after start(): both passes are opened by the host's requests.
-Status VulkanContext::queue_first(uint32_t n_draft) {
+Status VulkanContext::queue_first(uint32_t n_draft, const Token* given) {
     auto* trunk = reinterpret_cast<args::StepRequest*>(buffers_.request[first_request_[1]].mapped);
     trunk->n_row = std::min(1 + n_draft, limit_ - position_);
     trunk->n_draft = trunk->n_row - 1;
+    if (given) {
+        std::memcpy(reinterpret_cast<Token*>(trunk + 1) + 1, given, n_draft * sizeof(Token));
+        trunk->n_id = 1 + n_draft;
+    }
+    const uint32_t n_own = given ? 0 : n_draft;
     Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));
-        AUSPEX_TRY(draft_recording(n_mtp_row_, n_draft, false).get(draft));
+        AUSPEX_TRY(draft_recording(n_mtp_row_, n_own, false, false).get(draft));
     }
     AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
@@ -136,9 +141,24 @@ Status VulkanContext::queue_next(uint32_t n_draft) {
         AUSPEX_TRY(recording(key).get(verify));
         return submit_cycle({}, {verify}, false);
     }
-    AUSPEX_TRY(draft_recording(n_before_, n_draft, true).get(draft));
+    AUSPEX_TRY(draft_recording(n_before_, n_draft, true, true).get(draft));
     AUSPEX_TRY(verify_recording(1 + n_draft, false).get(verify));
     return submit_cycle({draft}, {verify}, n_draft == 0);
+}
+
+/// The trunk's pass is opened by a request that brings its drafts.
+Status VulkanContext::queue_given(uint32_t n_draft, const Token* given) {
+    args::StepRequest* request = nullptr;
+    Recording *draft = nullptr, *open = nullptr, *verify = nullptr;
+    uint32_t index = 0;
+    AUSPEX_TRY(take_request(&index).get(request));
+    request->flags = args::kRequestNext;
+    request->n_id = n_draft;
+    std::memcpy(request + 1, given, n_draft * sizeof(Token));
+    if (n_mtp_row_ != 0) AUSPEX_TRY(draft_recording(n_before_, 0, true, false).get(draft));
+    AUSPEX_TRY(open_recording(index).get(open));
+    AUSPEX_TRY(verify_recording(1 + n_draft, n_mtp_row_ == 0 && options_.mtp).get(verify));
+    return submit_cycle({draft}, {open, verify}, false);
 }
 
 Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block,
@@ -163,7 +183,7 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
 
 Status VulkanContext::prepare(uint32_t max_drafts) {
     const Plan& plan = *model_->plan;
-    if (plan.mtp.empty() || !options_.mtp) return {};
+    const bool block = !plan.mtp.empty() && options_.mtp;  // without one the caller gives the drafts
     max_drafts_ = max_drafts = std::min(max_drafts, kMaxTentative - 1);
     prepared_modes_ |= 1u << mode_.bits();
     const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
@@ -176,19 +196,23 @@ Status VulkanContext::prepare(uint32_t max_drafts) {
     // In the order in which depths are tried: pipelines are made in the order of the requests. The block may have to
     // take up more rows than a cycle leaves, after some cycles without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= max_drafts) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
+        RecordingKey verify = key_of(RecordingKey::Kind::verify, 1 + g);
+        verify.keep = !block && options_.mtp;
+        if (g <= max_drafts) AUSPEX_TRY(prepare_list(g, verify));
         if (g == 0) {
             RecordingKey plain = key_of(RecordingKey::Kind::cycle, 1);
-            plain.keep = true;
+            plain.keep = options_.mtp;
             AUSPEX_TRY(prepare_list(0, plain));
         }
+        if (!block) continue;
         for (const uint32_t n_draft : {0u, g == 0 ? max_drafts : 1u}) {
             RecordingKey draft = key_of(RecordingKey::Kind::draft, 1 + g);
             draft.n_draft = n_draft;
-            draft.next = true;
+            draft.next = draft.open = true;
             AUSPEX_TRY(prepare_list(0, draft));
         }
     }
+    if (!block) return {};
     for (uint32_t i = 0; i < plan.mtp.size(); ++i)
         for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxPendingHidden)); n *= 2) {
             RecordingKey wide;
@@ -235,14 +259,15 @@ bool VulkanContext::ready(uint32_t n_draft) {
     return true;
 }
 
-Status VulkanContext::queue(uint32_t n_draft) {
+Status VulkanContext::queue(uint32_t n_draft, const Token* given) {
     if (!loop_started_) return Status(Code::bad_argument, "start() comes before queue()");
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued)
         return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
     if (n_draft >= kMaxTentative)
         return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
-    AUSPEX_TRY(first_ ? queue_first(n_draft) : queue_next(n_draft));
+    if (n_draft == 0) given = nullptr;
+    AUSPEX_TRY(first_ ? queue_first(n_draft, given) : given ? queue_given(n_draft, given) : queue_next(n_draft));
     first_ = false;
     n_before_ = 1 + n_draft;
     return {};

@@ -316,10 +316,13 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     AUSPEX_TRY(transfer.write(vectors, up.packed_constants.bytes.data(), up.packed_constants.bytes.size()));
     model->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
 
-    uint32_t n_thread = std::thread::hardware_concurrency();
-    n_thread = std::min(std::max(n_thread, 1u), kMaxThread);
-    std::unique_ptr<Pool> pool;
-    if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
+    std::unique_ptr<Pool> own;
+    Pool* pool = model->device->jobs.get();
+    if (!pool) {
+        const uint32_t n_thread = std::min(std::max(std::thread::hardware_concurrency(), 1u), kMaxThread);
+        if (!Pool::open(n_thread).get(own).ok()) AUSPEX_TRY(Pool::open(1).get(own));
+        pool = own.get();
+    }
     uint64_t done = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         Matrix& m = model->matrices[id];

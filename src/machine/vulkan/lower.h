@@ -49,9 +49,13 @@ struct Node {
     bool head = false;       ///< runs only on rows whose logits are needed
 };
 
-/// Shapes with a specialised kernel; the others run on a general one.
-inline bool fast_delta(const DeltaDims& d) { return d.d_key == 128 && d.d_val == 128 && d.n_conv == 4; }
-inline bool fast_attend(const AttnDims& a) { return (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0; }
+/// Shapes with a specialised kernel; the others run on a general one, and all do without OpenDevice::shuffles.
+inline bool fast_delta(bool shuffles, const DeltaDims& d) {
+    return shuffles && d.d_key == 128 && d.d_val == 128 && d.n_conv == 4;
+}
+inline bool fast_attend(bool shuffles, const AttnDims& a) {
+    return shuffles && (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0;
+}
 
 /// Lowers a tape; fill_only: its first n_fill operations.
 ///

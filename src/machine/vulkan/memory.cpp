@@ -433,6 +433,23 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
     return {};
 }
 
+Result<uint64_t> Transfer::begin_read(Span<const Region> from, const Region& to) {
+    const uint32_t half = next_;
+    next_ ^= 1u;
+    AUSPEX_TRY(begin(half));
+    uint64_t at = 0;
+    for (const Region& r : from) {
+        copy_now(half_[half].commands, to.part(at, r.bytes), r, r.bytes);
+        at += r.bytes;
+    }
+    // Kernels that are submitted later write only when this was read.
+    gpu_->vk.vkCmdPipelineBarrier(half_[half].commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                  VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 0, nullptr,
+                                  0, nullptr, 0, nullptr);
+    AUSPEX_TRY(send(half));
+    return uint64_t{half_[half].value};
+}
+
 Status Transfer::write(Span<const Region> to, StateReader& from) {
     if (to.empty()) return {};
     if (to[0].mapped) {

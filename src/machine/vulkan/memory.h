@@ -139,6 +139,10 @@ class Transfer {
     /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
     Status read(Span<const Region> from, StateWriter& to);
     Status write(Span<const Region> to, StateReader& from);
+    /// Copies the regions one after the other to `to`, in host memory; wait() for the value returned. Other submissions
+    /// may use the regions at once.
+    Result<uint64_t> begin_read(Span<const Region> from, const Region& to);
+    Status wait(uint64_t value) { return timeline_.wait(value); }
     /// Waits for everything before. Needed before the regions are used by another submission.
     Status finish();
 

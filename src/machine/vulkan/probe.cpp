@@ -280,6 +280,7 @@ void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTrait
     t->int16 = f.core.features.shaderInt16 != 0;
     t->int64 = f.core.features.shaderInt64 != 0;
     t->storage16 = f.v11.storageBuffer16BitAccess != 0;
+    t->timeline = f.v12.timelineSemaphore != 0;
     t->storage8 = f.v12.storageBuffer8BitAccess != 0;
     t->rounding_rte32 = chain.v12.shaderRoundingModeRTEFloat32 != 0;
     t->keep_nan32 = chain.v12.shaderSignedZeroInfNanPreserveFloat32 != 0;

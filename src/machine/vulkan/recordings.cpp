@@ -41,7 +41,7 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
         case Kind::draft:
             if (key.next) b.mtp_open();
             append_drafts(b, key);
-            if (key.next) b.open_next(key.n_draft);
+            if (key.open) b.open_next(key.n_draft);
             return;
         case Kind::verify: return append_verify(b, key);
         case Kind::guess: return append_guesses(b, key);
@@ -216,13 +216,15 @@ Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step
     return recording(key);
 }
 
-Result<VulkanContext::Recording*> VulkanContext::draft_recording(uint32_t n_row, uint32_t n_draft, bool next) {
+Result<VulkanContext::Recording*> VulkanContext::draft_recording(uint32_t n_row, uint32_t n_draft, bool next,
+                                                                 bool open) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::draft;
     key.n = n_row;
     key.n_draft = n_draft;
     key.mode = mode_.bits();
     key.next = next;
+    key.open = open;
     return recording(key);
 }
 

@@ -280,7 +280,9 @@ Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr
     p->shaders_ = std::move(shaders);
     // Leave two cores to the application. More than eight workers gain nothing, because drivers serialise.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-    p->max_workers_ = n_thread ? n_thread : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
+    p->max_workers_ = n_thread == kNoThread ? 0
+                      : n_thread != 0       ? n_thread
+                                            : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
     Span<const std::byte> payload;
     if (!cache.empty()) {
         std::string why;

@@ -86,8 +86,9 @@ struct PipelineKey {
 class Pipelines {
   public:
     using Id = uint32_t;
+    static constexpr uint32_t kNoThread = UINT32_MAX;
     /// cache: what cache_blob() returned, or empty; an invalid one is ignored and report() says why. n_thread: workers
-    /// at most, 0: up to eight, by the number of cores.
+    /// at most, 0: up to eight, by the number of cores; kNoThread: none, the calling thread builds.
     static Result<std::unique_ptr<Pipelines>> create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
                                                      Span<const std::byte> cache = {}, uint32_t n_thread = 0);
     ~Pipelines();

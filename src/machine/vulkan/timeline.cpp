@@ -9,12 +9,18 @@ namespace detail {
 namespace vk {
 namespace timeline_impl {
 
-constexpr uint32_t kWaitSlices = 8;  ///< of a wait's time-out, between looks at the progress of other threads
+constexpr uint32_t kWaitSlices = 8;    ///< of a wait's time-out, between looks at the progress of other threads
+constexpr uint32_t kWaitAttempts = 3;  ///< of the last wait, where the driver has no memory for one
 
 }  // namespace timeline_impl
 
 void Timeline::finish() {
-    if (gpu_ && semaphore_) (void)wait(last_);
+    if (!gpu_ || !semaphore_) return;
+    for (uint32_t i = 0; i < timeline_impl::kWaitAttempts; ++i)
+        if (wait(last_).ok() || gpu_->lost) return;
+    // The caller is about to free what may still be in use: without an answer nothing is freed any more.
+    gpu_->lost = true;
+    gpu_->stalled = true;
 }
 
 Timeline::~Timeline() {

@@ -12,6 +12,7 @@ namespace vk {
 namespace vulkan_impl {
 
 constexpr uint64_t kSmallBytes = 64u << 20;
+constexpr uint32_t kMaxSubmitMs = 50;  ///< unless DeviceOptions::max_submit_ms says otherwise
 
 /// Asks how the matrix units lay out their elements. A kernel that cannot be made is an answer, too.
 Status ask_matrix(OpenDevice& c) {
@@ -69,15 +70,12 @@ Status refuse(const OpenDevice& c) {
     auto no = [&](const std::string& what) {
         return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use Kind::cpu");
     };
-    if (!t.shuffle()) return no("no subgroup shuffle in compute");
-    if (t.subgroup_size < 8) return no(say("subgroups of ", t.subgroup_size, ", expected 8 or more"));
     if (t.max_group_invocations < 256)
         return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
     if (t.max_shared_bytes < 16384) return no(say(t.max_shared_bytes, " bytes of shared memory, expected 16384"));
-    for (const char* needed : {"half_subnormals", "shuffle_xor"})
-        for (const Check& check : c.selftest.checks)
-            if (check.name == needed && check.verdict == Check::Verdict::failed)
-                return no(say("the self-test '", needed, "' failed: ", check.reason));
+    for (const Check& check : c.selftest.checks)
+        if (check.name == "half_subnormals" && check.verdict == Check::Verdict::failed)
+            return no(say("the self-test '", check.name, "' failed: ", check.reason));
     return {};
 }
 
@@ -89,7 +87,8 @@ class VulkanBackend : public Backend {
     std::string name() const override { return device->gpu->traits.name; }
     std::string report() const override {
         return say("kind     vulkan\n", device->gpu->report(), "self-test (", device->selftest.seconds * 1000, " ms)\n",
-                   device->selftest.report(), "matrix units for few rows: ", device->matrix_verdict,
+                   device->selftest.report(), "kernels with shuffles: ", device->shuffles ? "yes" : "no",
+                   "\nmatrix units for few rows: ", device->matrix_verdict,
                    "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no",
                    "\nmatrix units for the attention of many rows: ", device->attend_matrix ? "yes" : "no", "\n",
                    device->pipelines->report());
@@ -136,11 +135,15 @@ Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail
     OpenDevice& c = *device;
     c.allocator = options.allocator;
     c.log = options.log;
+    if (options.jobs.run) AUSPEX_TRY(Pool::open(static_cast<uint32_t>(options.n_thread), options.jobs).get(c.jobs));
+    c.max_submit_us = 1000.0 * (options.max_submit_ms != 0 ? options.max_submit_ms : vulkan_impl::kMaxSubmitMs);
     AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
     std::shared_ptr<const Shaders> shaders;
     AUSPEX_TRY(Shaders::open().get(shaders));
-    AUSPEX_TRY(Pipelines::create(c.gpu, shaders, options.pipeline_cache).get(c.pipelines));
+    AUSPEX_TRY(Pipelines::create(c.gpu, shaders, options.pipeline_cache, options.jobs.run ? Pipelines::kNoThread : 0)
+                   .get(c.pipelines));
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
+    c.shuffles = c.gpu->traits.subgroup_size >= 8 && c.selftest.passed("shuffle_xor");
     AUSPEX_TRY(vulkan_impl::ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
     c.small_bytes = c.matrix || c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;

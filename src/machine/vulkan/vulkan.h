@@ -6,6 +6,7 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../backend.h"
+#include "../pool.h"
 #include "selftest.h"
 
 namespace auspex {
@@ -18,6 +19,7 @@ struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
+    bool shuffles = false;       ///< eight neighbours exchange values, which specialised kernels need
     bool matrix = false;         ///< few rows: matrix units, laid out as matvec_mma.comp wants them
     bool gemm_matrix = false;    ///< many rows: matrix units of the shape gemm_mma.comp wants
     bool attend_matrix = false;  ///< attention of many rows: matrix units, laid out as attend_tile.comp wants them
@@ -27,6 +29,8 @@ struct OpenDevice {
     std::string matrix_verdict;  ///< of `matrix`, for the report
     Allocator allocator;
     Logger log;
+    std::unique_ptr<Pool> jobs;  ///< of the application's threads; null: each load starts its own
+    double max_submit_us = 0;    ///< DeviceOptions::max_submit_ms
 };
 using OpenDeviceRef = std::shared_ptr<OpenDevice>;
 

@@ -1,0 +1,213 @@
+// Every function of the Vulkan driver that can fail, with each of four errors, in each part of a model's life: the call
+// of the library returns a Status, nothing leaks, and the library works afterwards.
+#include "driver_shim.h"
+
+#ifndef AUSPEX_NO_VULKAN
+#include <chrono>
+#include <cstdio>
+
+#include "../src/base/guard.h"
+#include "../src/engine/model.h"
+#include "vulkan_model.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+enum class Phase { open, load, create, prefill, decode, profile, close };
+constexpr Phase kPhases[] = {Phase::open,   Phase::load,    Phase::create, Phase::prefill,
+                             Phase::decode, Phase::profile, Phase::close};
+std::string name(Phase p) {
+    constexpr const char* kNames[] = {"open", "load", "create", "prefill", "decode", "profile", "close"};
+    return kNames[int(p)];
+}
+constexpr VkResult kErrors[] = {VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST,
+                                VK_ERROR_INITIALIZATION_FAILED};
+/// Tokens of the prompt: in deep mode some run many rows at once.
+size_t n_prompt() { return deep() ? 20 : 6; }
+size_t n_text() { return n_prompt() + 3; }
+
+/// A device, a model and a session, made and used part by part.
+struct Life {
+    vk::OpenDeviceRef opened;
+    Device device;
+    Model model;
+    Session session;
+
+    Status run(Phase phase, const std::vector<std::byte>& bytes) {
+        switch (phase) {
+            case Phase::open: return open();
+            case Phase::load: return Model::load(device, bytes).get(model);
+            case Phase::create: {
+                SessionOptions options;
+                options.n_context = 64;
+                options.n_ubatch = 16;
+                return Session::create(model, options).get(session);
+            }
+            case Phase::prefill: return session.sync(tiny_ids(n_prompt(), 4)).status();
+            case Phase::decode: {
+                while (session.history().size() < n_text()) {
+                    const Status s = session.next().status();
+                    if (!s.ok()) return s;
+                }
+                return {};
+            }
+            case Phase::profile: (void)device.pipeline_cache(); return session.profile().status();
+            default: close(); return {};
+        }
+    }
+    Status adopt(const vk::OpenDeviceRef& from) {
+        opened = from;
+        device = cpu_device();
+        device.impl()->machine = vk::make_backend(opened);
+        return {};
+    }
+    void close() {
+        session = Session();
+        model = Model();
+        device = Device();
+        opened.reset();
+    }
+
+  private:
+    Status open() try {
+        DeviceOptions options;
+        options.kind = Kind::vulkan;
+        vk::OpenDetail detail;
+        shim_driver(&detail);
+        detail.direct_upload = 0;
+        detail.timeout_ns = 5000000000;
+        const Status s = vk::open_device(options, detail).get(opened);
+        if (!s.ok()) return s;
+        // As on a card: staged uploads, and memory that must be flushed and invalidated.
+        vk::DeviceTraits& traits = opened->gpu->traits;
+        traits.device_mapped = false;
+        for (VkMemoryType& t : traits.memory.memoryTypes)
+            t.propertyFlags &= ~VkMemoryPropertyFlags(VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
+        return adopt(opened);
+    } catch (...) {
+        return status_of_exception();
+    }
+};
+
+/// What a call of the driver may become, and where its error shows.
+bool is_expected(const Status& s, VkResult error, Phase phase) {
+    if (s.ok()) return true;  // the library can do without
+    if (phase == Phase::open && s.code == Code::no_device) return true;
+    if (error == VK_ERROR_DEVICE_LOST) return s.code == Code::device_lost;
+    if (error == VK_ERROR_INITIALIZATION_FAILED) return s.code == Code::unsupported;
+    return s.code == Code::out_of_memory;
+}
+
+/// Calls of each function in each phase.
+using Counts = std::vector<std::vector<int64_t>>;
+
+struct Calls {
+    std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(false));
+    std::vector<Token> text;  ///< without a fault
+    Counts n_call;            ///< of a life on a new device
+    Counts n_warm;            ///< of one on `warm`, which has its pipelines
+    vk::OpenDeviceRef warm;   ///< reused where it makes a call: opening and compiling take most of a case
+    int n_case = 0, n_failed = 0;
+
+    /// Whole lives without a fault.
+    Calls() {
+        n_call = count();
+        n_warm = count();
+    }
+    ~Calls() {
+        warm.reset();
+        CHECK(n_driver_object.load() == 0);
+        CHECK(n_driver_pipeline.load() == 0);
+    }
+    Counts count() {
+        Counts counts(std::size(kPhases));
+        Life life;
+        for (const Phase p : kPhases) {
+            for (DriverCall* c : DriverCall::all()) c->n_call = 0;
+            const Status s = p == Phase::open && warm ? life.adopt(warm) : life.run(p, bytes);
+            REQUIRE_MESSAGE(s.ok(), name(p) << ": " << s.message());
+            if (p == Phase::open) warm = life.opened;
+            if (p == Phase::decode) text.assign(life.session.history().begin(), life.session.history().end());
+            for (const DriverCall* c : DriverCall::all()) counts[size_t(p)].push_back(c->n_call);
+        }
+        return counts;
+    }
+
+    /// Fails one call of function `i` in one phase, the one at this part of all.
+    void fail_in(Phase phase, size_t i, VkResult error, double part) {
+        DriverCall* call = DriverCall::all()[i];
+        const bool on_warm = n_warm[size_t(phase)][i] > 0;
+        const int64_t n = on_warm ? n_warm[size_t(phase)][i] : n_call[size_t(phase)][i];
+        const int64_t after = int64_t(part * double(n - 1));
+        const std::string what = name(phase) + ", " + call->name + ' ' + vk::result_name(error) + ", call " +
+                                 std::to_string(after) + " of " + std::to_string(n);
+        CAPTURE(what);
+        const auto begin = std::chrono::steady_clock::now();
+        const int64_t n_before = n_driver_object;
+        {
+            Life life;
+            if (on_warm) REQUIRE(life.adopt(warm).ok());
+            for (const Phase p : kPhases) {
+                if (p == phase) break;
+                if (p != Phase::open || !on_warm) REQUIRE(life.run(p, bytes).ok());
+            }
+            driver_fault.arm(call, error, after);
+            const Status s = life.run(phase, bytes);
+            CHECK(driver_fault.disarm());
+            ++n_case;
+            n_failed += !s.ok();
+            CHECK_MESSAGE(is_expected(s, error, phase), s.message());
+            go_on(life, phase, s, error);
+        }
+        warm->gpu->lost = false;
+        CHECK(n_driver_object.load() == n_before);
+        CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+    }
+
+    /// After the fault: a device that is lost stays lost; otherwise the same call works, and the text is what it was.
+    void go_on(Life& life, Phase phase, const Status& failed, VkResult error) {
+        if (phase == Phase::close) return;
+        if (phase != Phase::open && life.opened->gpu->lost) {
+            if (phase >= Phase::prefill) CHECK(life.run(Phase::prefill, bytes).code == Code::device_lost);
+            return;
+        }
+        for (const Phase p : kPhases) {
+            if (p < phase || p >= Phase::profile || (p == phase && failed.ok())) continue;
+            const Status s = life.run(p, bytes);
+            // A pipeline that the driver refuses for another reason than memory is not asked for again.
+            if (!s.ok() && error == VK_ERROR_INITIALIZATION_FAILED && s.text == failed.text) return;
+            CHECK_MESSAGE(s.ok(), name(p) << " afterwards: " << s.message());
+            if (!s.ok()) return;
+        }
+        if (phase < Phase::profile)
+            CHECK(std::equal(text.begin(), text.end(), life.session.history().begin(), life.session.history().end()));
+    }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "whatever function of a driver fails, in whatever phase, with whatever error: a Status, no leak, and it goes on") {
+    if (!gpu_device()) return;
+    Calls calls;
+    size_t turn = 0;
+    for (const Phase phase : kPhases)
+        for (size_t i = 0; i < DriverCall::all().size(); ++i) {
+            const int64_t n = calls.n_call[size_t(phase)][i];
+            if (n == 0) continue;
+            if (!deep()) {
+                if (++turn % 7 == 0) calls.fail_in(phase, i, kErrors[turn / 7 % 4], double(turn / 7 % 3) / 2);
+                continue;
+            }
+            for (const VkResult error : kErrors)
+                for (int part = 0; part < std::min<int64_t>(n, 3); ++part) calls.fail_in(phase, i, error, part / 2.0);
+        }
+    std::printf("%d cases in %d functions of the driver: %d gave a Status, the others succeeded all the same\n",
+                calls.n_case, int(DriverCall::all().size()), calls.n_failed);
+    CHECK(calls.n_case > 10);
+}
+
+#endif  // AUSPEX_NO_VULKAN
