@@ -1,10 +1,21 @@
 """Packages from npm for tests, pinned and kept in a cache folder, so that only the first run needs the registry."""
+import functools
 import os
 import shutil
 import subprocess
 import unittest
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "auspex", "npm")
+
+
+@functools.lru_cache(maxsize=None)
+def registry_answers():
+    """Asked once, and for seconds only: `npm install` tries for more than a minute."""
+    try:
+        command = ["npm", "view", "npm", "version", "--fetch-retries=0", "--fetch-timeout=10000"]
+        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def install(packages, scripts=False):
@@ -14,6 +25,8 @@ def install(packages, scripts=False):
     folder = os.path.join(CACHE, "-".join(packages).replace("/", "_"))
     done = os.path.join(folder, "done")
     if not os.path.exists(done):
+        if not registry_answers():
+            raise unittest.SkipTest("the npm registry cannot be reached")
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, "package.json"), "w") as f:
             f.write('{"private": true, "type": "module"}')
@@ -21,7 +34,7 @@ def install(packages, scripts=False):
             options = ["--no-audit", "--no-fund", *([] if scripts else ["--ignore-scripts"])]
             r = subprocess.run(["npm", "install", *options, *packages], cwd=folder, capture_output=True, timeout=120)
         except subprocess.TimeoutExpired:
-            raise unittest.SkipTest("the npm registry does not answer in 120 s")
+            raise unittest.SkipTest("npm did not install " + " ".join(packages) + " in 120 s")
         if r.returncode:
             raise unittest.SkipTest("npm cannot install " + " ".join(packages))
         open(done, "w").close()

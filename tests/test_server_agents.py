@@ -87,6 +87,13 @@ class Agents(unittest.TestCase):
                        ["qwen", "--yolo", "-p", TASK],
                        OPENAI_API_KEY="x", OPENAI_BASE_URL="$URL/v1", OPENAI_MODEL="demo")
 
+    def test_continue(self):
+        config = ('name: local\nversion: 1.0.0\nschema: v1\nmodels:\n  - name: demo\n    provider: openai\n'
+                  '    model: any\n    apiBase: $URL/v1\n    apiKey: x\n    roles: [chat]\n')
+        self.run_agent("@continuedev/cli@1.5.47", rounds("Bash", "command"),
+                       ["cn", "--auto", "-p", TASK], {".continue/config.yaml": config},
+                       CONTINUE_TELEMETRY_ENABLED="0", CONTINUE_ALLOW_ANONYMOUS_TELEMETRY="0")
+
     def test_claude_code(self):
         self.run_agent("@anthropic-ai/claude-code@2.1.197", rounds("Bash", "command", description="Counts"),
                        ["claude", "-p", TASK, "--model", "demo", "--allowedTools", "Bash"],

@@ -67,6 +67,7 @@ class Page(BaseServer):
         packages = install(PACKAGES["page"])
         with tempfile.TemporaryDirectory() as folder:
             folder = os.environ.get("AUSPEX_SCREENSHOTS", folder)
+            os.makedirs(folder, exist_ok=True)
             r = run_script(packages, os.path.join(HERE, "server_page.mjs"), self.server.url, chromium, folder)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 

@@ -129,7 +129,9 @@ class Access(unittest.TestCase):
 
     def test_refused_options(self):
         for options, words in ((["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "65535"),
-                               (["--api-key", "a%b"], "--api-key"),
+                               (["--api-key", "a%b"], "--api-key"), (["--api-key", ""], "--api-key"),
+                               (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
+                               (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
@@ -193,8 +195,28 @@ class BadInput(BaseServer):
     def test_what_cannot_be_enforced_is_refused(self):
         image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
         for path, body in ((CHAT, {"messages": image}), ("/completion", {"prompt": "x", "logprobs": 2}),
-                           ("/v1/responses", {"input": "x", "top_logprobs": 2})):
+                           ("/completion", {"prompt": "x", "n_probs": 1}),
+                           ("/v1/responses", {"input": "x", "top_logprobs": 2}),
+                           ("/v1/responses", {"input": "x", "include": ["message.output_text.logprobs"]}),
+                           ("/v1/responses", {"input": "x", "conversation": "conv_1"}),
+                           ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]})):
             self.refused(501, "not_supported_error", self.server.post(path, body))
+
+    def test_many_members_of_an_object(self):
+        """Neither their number nor their depth may cost more than reading them; 40 000 once took ten seconds."""
+        many = {f"{i:05}": 0 for i in range(40000)}
+        self.ok(self.server.post(CHAT, {**HELLO, "chat_template_kwargs": many}, timeout=8))
+        nested = "[" + "0," * 300000 + "0]"
+        for _ in range(250):
+            nested = '{"a":' + nested + ',"b":0}'
+        self.ok(self.server.post(CHAT, json.dumps(HELLO)[:-1] + ',"user":' + nested + "}", timeout=8))
+
+    def test_the_last_value_of_a_member_counts(self):
+        others = "".join(f'"key {i}": {i}, ' for i in range(40))
+        for more in ("", others):
+            head = '{"max_tokens": "x", ' + more + '"max_tokens": 2, "messages": '
+            answer = self.ok(self.server.post(CHAT, head + json.dumps(HELLO["messages"]) + "}"))
+            self.assertEqual(answer["usage"]["completion_tokens"], 2)
 
     def test_invalid_utf8(self):
         answer = self.server.raw(raw_post(b'{"messages": "\xff\xfe"}', "Content-Length: 17\r\n"))
@@ -211,10 +233,32 @@ class BadInput(BaseServer):
         for head, status in ((b"X: " + b"y" * 9000, b"400"), (b"X: y\r\n" * 20000, b"431"),
                              (b"Content-Length: -5", b"400"), (b"Content-Length: 3x", b"400"),
                              (b"Transfer-Encoding: gzip", b"501"),
-                             (b"Content-Length: 3\r\nTransfer-Encoding: chunked", b"400")):
+                             (b"Content-Length: 3\r\nTransfer-Encoding: chunked", b"400"),
+                             (b"Content-Length: 3\r\nContent-Length: 30", b"400"),
+                             (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"400")):
             answer = self.server.raw(b"POST " + CHAT.encode() + b" HTTP/1.1\r\n" + head + b"\r\n\r\n", shut=True)
             self.assertIn(status, answer.split(b"\r\n")[0], head[:40])
         self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_a_form_is_refused(self):
+        form = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
+        for kind in ("multipart/form-data; boundary=x", "multipart/form-data"):
+            self.refused(415, "invalid_request_error", self.server.post(CHAT, form, headers={"Content-Type": kind}),
+                         "application/json")
+
+    def test_ranges_are_ignored(self):
+        whole = self.server.get("/").body
+        for ranges in ("0-9", "0-9,20-29", "0-" + ",0-" * 2600, "5-"):
+            answer = self.server.get("/", headers={"Range": "bytes=" + ranges})
+            self.assertEqual((answer.status, answer.body), (200, whole), ranges[:20])
+            self.assertNotIn("content-range", answer.headers)
+
+    def test_what_follows_a_refused_head_is_no_request(self):
+        for head in (b"X: " + b"y" * 9000, b"Range: bytes=x"):
+            data = b"GET /health HTTP/1.1\r\n" + head + b"\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
+            answer = self.server.raw(data, timeout=5)
+            self.assertEqual(answer.count(b"Content-Length"), 1, answer)
+            self.assertNotIn(b"HTTP/1.1 200", answer)
 
     def test_no_http(self):
         for data in (b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"hello\r\n\r\n",

@@ -99,9 +99,12 @@ class Load(BaseServer):
             self.ok(self.server.post("/v1/responses", {"input": "sensor " * 60, "max_output_tokens": 12}))
         before, resident = self.heap_bytes(), self.server.resident_kib()
         self.run_clients(N_REQUEST)
-        self.assertLess(self.heap_bytes() - before, 64 << 10)
+        after, resident_after = self.heap_bytes(), self.server.resident_kib()
+        print(f"{N_REQUEST} requests, {N_CLIENT} clients: heap {before} -> {after} bytes ({after - before:+}), "
+              f"resident {resident} -> {resident_after} KiB{', sanitized' if SANITIZED else ''}")
+        self.assertLess(after - before, 64 << 10)
         if not SANITIZED:  # a sanitizer keeps what was freed
-            self.assertLess(self.server.resident_kib() - resident, 4 << 10)
+            self.assertLess(resident_after - resident, 4 << 10)
         slot = self.ok(self.server.get("/slots"))[0]
         self.assertFalse(slot["is_processing"])
         again = self.ok(self.server.post("/v1/chat/completions", QUESTION))["choices"][0]["message"]

@@ -13,7 +13,7 @@ import time
 import unittest
 
 from server_rig import BaseServer, Server, call
-from test_cli import REPO
+from test_cli import BINARY, DEMO, REPO
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {
@@ -408,7 +408,9 @@ class Slots(unittest.TestCase):
 class Bench(BaseServer):
     """tools/bench_requests.py"""
     OPTIONS = ("--ctx", "4096")
-    SCRIPT = {}
+    SCRIPT = {"report.": "Now.\n</think>\n\n" + call("read_file", path="a.txt"), "A tank is": "</think>\n\nFour",
+              "File 0.": "Next.\n</think>\n\nI read on.\n\n" + call("read_file", path="b.txt"),
+              "File 1.": "Then.\n</think>\n\n" + call("read_file", path="c.txt")}
 
     def bench(self, url, *options):
         return subprocess.run([sys.executable, os.path.join(REPO, "tools", "bench_requests.py"), url, *options],
@@ -421,14 +423,32 @@ class Bench(BaseServer):
         self.assertEqual(len(predicted), 10, r.stdout)
         self.assertEqual(sum(predicted[:9]), predicted[9])
 
-    def test_a_tool_loop(self):
-        r = self.bench(self.server.url + "/v1", "--max-tokens", "4", "--replay", "4", "--prefix", "500")
+    def steps(self, *options):
+        """[(prompt, appended, processed, cached)] of a loop of four steps."""
+        r = self.bench(self.server.url + "/v1", "--replay", "4", "--prefix", "500", *options)
         self.assertEqual(r.returncode, 0, r.stderr)
-        steps = re.findall(r"^ +\d+ +(\d+) +(\d+) +(\d+) ", r.stdout, re.MULTILINE)
+        steps = re.findall(r"^ +\d+ +(\d+) +(\d+) +(\d+) +(\d+) ", r.stdout, re.MULTILINE)
         self.assertEqual(len(steps), 4, r.stdout)
-        for prompt, processed, cached in steps[1:]:
-            self.assertEqual(int(prompt), int(processed) + int(cached))
-            self.assertGreater(int(cached), int(processed))
+        return [[int(n) for n in step] for step in steps]
+
+    def test_a_tool_loop_where_the_model_calls_nothing(self):
+        for prompt, appended, processed, cached in self.steps("--max-tokens", "4")[1:]:
+            self.assertEqual(prompt, processed + cached)
+            self.assertGreater(cached, processed)
+            self.assertGreater(appended, 0)
+
+    def test_a_tool_loop_processes_what_it_appends(self):
+        for step in self.steps("--titles")[1:]:
+            self.assertEqual(step[1], step[2], step)
+
+    def test_beside_the_command_line(self):
+        command = f"{BINARY} run -m {DEMO} --device cpu --threads 1 -n 40 -p 'def main():'"
+        r = self.bench(self.server.url, "--repeat", "2", "--beside", command)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertRegex(r.stdout, r"server / command: \d\.\d+ \(median of 2, ")
+        r = self.bench(self.server.url, "--repeat", "1", "--beside", command + " --temp 2")
+        self.assertEqual(r.returncode, 1, r.stdout)
+        self.assertIn("different texts", r.stderr)
 
     def test_a_server_that_is_not_there(self):
         r = self.bench("http://127.0.0.1:1")
@@ -438,19 +458,20 @@ class Bench(BaseServer):
 
 class Queue(unittest.TestCase):
     def test_a_full_queue_refuses(self):
-        server = Server("--ctx", 2048, "--queue", 1)
         body = {"prompt": "Hello", "max_tokens": 1900, "temperature": 2, "seed": 1}
-        try:
-            streams = [server.open_stream("/v1/completions", body) for _ in range(4)]
-            time.sleep(0.2)
-            heads = [s.recv(12) for s in streams]
-            self.assertEqual(heads.count(b"HTTP/1.1 503"), 2, heads)
-            for s in streams:
-                s.close()
-            server.wait_idle()
-            self.assertEqual(server.post(CHAT, user("Hello", max_tokens=2)).status, 200)
-        finally:
-            self.assertEqual(server.stop()[0], 0)
+        for n_waiting in (0, 1):
+            server = Server("--ctx", 2048, "--queue", n_waiting)
+            try:
+                streams = [server.open_stream("/v1/completions", body) for _ in range(4)]
+                time.sleep(0.2)
+                heads = [s.recv(12) for s in streams]
+                self.assertEqual(heads.count(b"HTTP/1.1 503"), 3 - n_waiting, heads)
+                for s in streams:
+                    s.close()
+                server.wait_idle()
+                self.assertEqual(server.post(CHAT, user("Hello", max_tokens=2)).status, 200)
+            finally:
+                self.assertEqual(server.stop()[0], 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 """Asks any endpoint of OpenAI's chat protocol nine kinds of questions, and prints what was drafted and how fast it was.
 
   tools/bench_requests.py URL                      nine prompts, one after the other
-  tools/bench_requests.py URL --replay 20          a tool loop of 20 steps: rows processed, rows cached, first token
+  tools/bench_requests.py URL --replay 20          a tool loop of 20 steps: rows appended, processed and cached
+  tools/bench_requests.py URL --beside "auspex run -m MODEL --ctx 4096 -n 1500 -p 'def main():'"
+                                                   the same text from this command and from the server by turns
 
 URL is that of the server, with or without /v1. Drafts and rows come from `timings` (auspex, llama.cpp), where the
 server sends them; without them tokens and times are those that the client sees, and drafts are "-". Rates are those of
@@ -13,6 +15,10 @@ Python's standard library only.
 import argparse
 import http.client
 import json
+import os
+import shlex
+import statistics
+import subprocess
 import sys
 import time
 import urllib.error
@@ -50,6 +56,7 @@ small computer in the control room, which learns what is usual for each pump and
 something is not. In the first half year it called eleven times. Nine of these were bearings that would have failed
 within weeks; two were a gate that had been left open in winter. The engineers say that they would not give it back, and
 that it should learn about gates."""
+ARTICLE_TOKENS = 130  # roughly
 PROMPTS = [
     ("code, Python", "Write a Python function that merges overlapping intervals, with type hints and a docstring."),
     ("code, C++", "Write a C++17 class for a ring buffer of fixed size with push, pop, size and iteration."),
@@ -71,7 +78,8 @@ class Reply:
     """What came back, and when: seconds after the request was sent."""
 
     def __init__(self):
-        self.text = ""
+        self.text = self.reasoning = ""
+        self.calls = []
         self.first_s = self.last_s = None
         self.n_chunk = 0
         self.usage, self.timings = {}, {}
@@ -93,16 +101,35 @@ class Reply:
     def n_processed(self):
         return self.timings.get("prompt_n", self.usage.get("prompt_tokens", 0) - self.n_cached())
 
+    def n_context(self):
+        """Rows of the prompt and of the reply."""
+        return self.n_cached() + self.n_processed() + self.n_predicted()
 
-def ask(o, messages, **more):
-    """Streams a chat completion."""
+    def take(self, delta, seconds):
+        """One piece of the stream."""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if not (delta.get("content") or reasoning or delta.get("tool_calls")):
+            return
+        self.text += delta.get("content") or ""
+        self.reasoning += reasoning or ""
+        for part in delta.get("tool_calls") or []:
+            if part["index"] == len(self.calls):
+                self.calls.append({"id": part.get("id"), "type": "function", "function": {"name": "", "arguments": ""}})
+            for key, piece in (part.get("function") or {}).items():
+                self.calls[part["index"]]["function"][key] += piece or ""
+        self.n_chunk += 1
+        self.last_s = seconds
+        self.first_s = self.first_s if self.first_s is not None else seconds
+
+
+def stream(o, path, body):
+    """The chunks of a streamed answer, each with the seconds since the request was sent."""
     url = o.url.rstrip("/")
-    body = {"model": o.model, "messages": messages, "max_tokens": o.max_tokens, "stream": True,
-            "stream_options": {"include_usage": True}, "temperature": o.temperature, "seed": o.seed, **more}
-    request = urllib.request.Request((url if url.endswith("/v1") else url + "/v1") + "/chat/completions",
-                                     json.dumps(body).encode(),
+    body = {"model": o.model, "max_tokens": o.max_tokens, "stream": True, "stream_options": {"include_usage": True},
+            "temperature": o.temperature, "seed": o.seed, **body}
+    request = urllib.request.Request((url if url.endswith("/v1") else url + "/v1") + path, json.dumps(body).encode(),
                                      {"Content-Type": "application/json", "Authorization": "Bearer " + o.key})
-    reply, start = Reply(), time.monotonic()
+    start = time.monotonic()
     with urllib.request.urlopen(request, timeout=o.timeout) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
@@ -110,17 +137,17 @@ def ask(o, messages, **more):
             chunk = json.loads(line[6:])
             if "error" in chunk:
                 raise RuntimeError(chunk["error"].get("message", "the server failed"))
-            reply.usage = chunk.get("usage") or reply.usage
-            reply.timings = chunk.get("timings") or reply.timings
-            for choice in chunk.get("choices", []):
-                delta = choice.get("delta", {})
-                text = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
-                if not text and not delta.get("tool_calls"):
-                    continue
-                reply.text += delta.get("content") or ""
-                reply.n_chunk += 1
-                reply.last_s = time.monotonic() - start
-                reply.first_s = reply.first_s if reply.first_s is not None else reply.last_s
+            yield chunk, time.monotonic() - start
+
+
+def ask(o, messages, **more):
+    """Streams a chat completion."""
+    reply = Reply()
+    for chunk, seconds in stream(o, "/chat/completions", {"messages": messages, **more}):
+        reply.usage = chunk.get("usage") or reply.usage
+        reply.timings = chunk.get("timings") or reply.timings
+        for choice in chunk.get("choices", []):
+            reply.take(choice.get("delta", {}), seconds)
     return reply
 
 
@@ -146,24 +173,84 @@ def nine_prompts(o):
           f"{n_timed / seconds if seconds else 0:9.1f}")
 
 
+def answered(reply, i, o):
+    """The messages that follow a reply: itself, and a result for each call. A reply without calls gets one."""
+    arguments = json.dumps({"path": f"notes/{i}.txt"})
+    calls = reply.calls or [{"id": f"call_{i}", "type": "function",
+                             "function": {"name": "read_file", "arguments": arguments}}]
+    said = {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
+    if reply.reasoning:
+        said["reasoning_content"] = reply.reasoning
+    text = f"File {i}. " + (ARTICLE + "\n") * max(1, round(o.append / ARTICLE_TOKENS))
+    return [said] + [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]
+
+
 def replay(o):
-    """A tool loop: each step sends the conversation so far with one more call and its result."""
+    """A tool loop: each step sends the conversation so far with the last reply's call and its result."""
     system = "You are an assistant that reads files.\n" + "\n".join(
-        f"Rule {i}: {ARTICLE}" for i in range(max(1, o.prefix // 130)))
+        f"Rule {i}: {ARTICLE}" for i in range(max(1, round(o.prefix / ARTICLE_TOKENS))))
     messages = [{"role": "system", "content": system}, {"role": "user", "content": "Read the files and report."}]
-    print(f"{'step':>4} {'prompt':>8} {'processed':>10} {'cached':>8} {'first token':>12} {'tokens/s':>9}")
-    n_processed = n_prompt = 0
+    print(f"{'step':>4} {'prompt':>8} {'appended':>9} {'processed':>10} {'cached':>8} {'first token':>12} "
+          f"{'tokens/s':>9}")
+    n_context = n_appended = n_processed = 0
+    first_s = []
     for i in range(o.replay):
         r = ask(o, messages, tools=[TOOL])
-        n_prompt = r.n_processed() + r.n_cached()
-        n_processed += r.n_processed()
-        print(f"{i:4} {n_prompt:8} {r.n_processed():10} {r.n_cached():8} {(r.first_s or 0) * 1000:9.0f} ms "
-              f"{r.tokens_per_second():9.1f}", flush=True)
-        arguments = json.dumps({"path": f"notes/{i}.txt"})
-        messages += [{"role": "assistant", "content": r.text or None, "tool_calls": [{
-            "id": f"call_{i}", "type": "function", "function": {"name": "read_file", "arguments": arguments}}]},
-            {"role": "tool", "tool_call_id": f"call_{i}", "content": f"File {i}. " + ARTICLE * (o.append // 130 + 1)}]
-    print(f"rows processed: {n_processed}, {percent(n_processed, n_prompt)} of the last prompt")
+        appended = r.n_processed() + r.n_cached() - n_context
+        print(f"{i:4} {r.n_processed() + r.n_cached():8} {appended:9} {r.n_processed():10} {r.n_cached():8} "
+              f"{(r.first_s or 0) * 1000:9.0f} ms {r.tokens_per_second():9.1f}", flush=True)
+        n_context = r.n_context()
+        if i:
+            n_appended += appended
+            n_processed += r.n_processed()
+            first_s.append(r.first_s or 0)
+        messages += answered(r, i, o)
+        if o.titles:
+            ask(o, [{"role": "user", "content": "Write a title of five words for this conversation:\n" +
+                     messages[-1]["content"]}], max_tokens=16)
+    if first_s:
+        print(f"after the first step: {n_appended} rows appended, {n_processed} processed "
+              f"({n_processed / max(1, n_appended):.4f}), first token "
+              f"{sorted(first_s)[len(first_s) // 2] * 1000:.0f} ms (median)")
+
+
+def streamed_by_command(command):
+    """(text, seconds from its first bytes to its end) of a program that writes to a pipe."""
+    text, first, last = b"", None, None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+        while piece := os.read(program.stdout.fileno(), 65536):
+            last = time.monotonic()
+            first = first or last
+            text += piece
+    if program.returncode or not text:
+        raise RuntimeError(f"{command[0]} ended with exit code {program.returncode} and {len(text)} bytes")
+    return text.decode("utf-8", "replace"), last - first
+
+
+def streamed_by_server(o, prompt, n):
+    text, first, last = "", None, None
+    for chunk, seconds in stream(o, "/completions", {"prompt": prompt, "max_tokens": n, "temperature": 0}):
+        piece = "".join(choice["text"] for choice in chunk.get("choices", []))
+        if piece:
+            text, first, last = text + piece, first or seconds, seconds
+    return text, last - first
+
+
+def beside(o):
+    """The speed of the server over that of a command, which must be greedy and have -n and -p."""
+    command = shlex.split(o.beside)
+    n, prompt = int(command[command.index("-n") + 1]), command[command.index("-p") + 1]
+    ratios = []
+    for i in range(o.repeat):
+        text, alone_s = streamed_by_command(command)
+        said, served_s = streamed_by_server(o, prompt, n)
+        if said.strip() != text.removeprefix(prompt).strip():
+            raise RuntimeError("the command and the server wrote different texts; give both the same options")
+        ratios.append(alone_s / served_s)
+        print(f"{i:4} command {n / alone_s:8.1f} tokens/s, server {n / served_s:8.1f}, ratio {ratios[-1]:.3f}",
+              flush=True)
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    print(f"server / command: {middle:.3f} (median of {len(ratios)}, quartiles {low:.3f} and {high:.3f})")
 
 
 def main():
@@ -178,9 +265,12 @@ def main():
     p.add_argument("--replay", type=int, metavar="STEPS", help="a tool loop instead of the prompts")
     p.add_argument("--prefix", type=int, default=4000, help="tokens of the system message of the loop, roughly")
     p.add_argument("--append", type=int, default=200, help="tokens that each step appends, roughly")
+    p.add_argument("--titles", action="store_true", help="asks for a title after each step, as front ends do")
+    p.add_argument("--beside", metavar="COMMAND", help="a command that streams the same text")
+    p.add_argument("--repeat", type=int, default=9, help="pairs of --beside")
     o = p.parse_args()
     try:
-        replay(o) if o.replay else nine_prompts(o)
+        beside(o) if o.beside else replay(o) if o.replay else nine_prompts(o)
     except urllib.error.HTTPError as e:
         sys.exit(f"bench_requests: {o.url} answered {e.code}: {e.read(2000).decode('utf-8', 'replace')}")
     except (OSError, RuntimeError, ValueError, http.client.HTTPException) as e:

@@ -139,6 +139,10 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
         const bool off = !value || *value == false || *value == "" || *value == 1;
         if (!off && failure.ok()) failure = not_supported(std::string(key) + " is not available; leave it out");
     }
+    int64_t n_probs = 0;  // llama.cpp's name for top log probabilities
+    fields.integer("n_probs", 0, INT32_MAX, &n_probs);
+    if (n_probs > 0 && failure.ok())
+        failure = not_supported("n_probs are not available; use logprobs of /v1/completions, or leave them out");
     to->is_chat = false;
     ReplyForm form;
     if (failure.ok()) failure = read_response_format(fields, &form);

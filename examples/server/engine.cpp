@@ -180,7 +180,8 @@ Failure Engine::submit(std::shared_ptr<Task> task) {
     if (!failure.ok()) return failure;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (state_ == State::stopping) return unavailable("the server is stopping");
-    if (queue_.size() >= options_.max_queue)
+    // One that finds the model idle does not wait.
+    if (queue_.size() >= options_.max_queue + (current_ ? 0 : 1))
         return unavailable(std::to_string(queue_.size()) +
                            " requests wait already, which is the limit; try later, or "
                            "start the server with a larger --queue");

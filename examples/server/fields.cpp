@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <iterator>
+#include <map>
 #include <random>
 
 namespace server {
@@ -40,6 +42,90 @@ size_t find_too_deep(const std::string& text) {
     }
     return text.size();
 }
+
+/// Builds a value from what nlohmann/json reads. Its own way looks for each key among all keys before it, and copies an
+/// object's members whenever the object grows: a request of a megabyte could take minutes.
+class Builder final : public nlohmann::json_sax<Json> {
+  public:
+    explicit Builder(Json* to) : to_(to) {}
+    size_t error_at() const { return error_at_; }
+    const std::string& error() const { return error_; }
+
+    bool null() override { return put(nullptr); }
+    bool boolean(bool v) override { return put(v); }
+    bool number_integer(Json::number_integer_t v) override { return put(v); }
+    bool number_unsigned(Json::number_unsigned_t v) override { return put(v); }
+    bool number_float(Json::number_float_t v, const std::string&) override { return put(v); }
+    bool string(std::string& v) override { return put(std::move(v)); }
+    bool binary(Json::binary_t&) override { return false; }  // no part of JSON
+    bool start_object(size_t) override { return put(Json::object(), true); }
+    bool start_array(size_t) override { return put(Json::array(), true); }
+    bool end_object() override { return close(); }
+    bool end_array() override { return close(); }
+    bool key(std::string& name) override {
+        Open& o = open_.back();
+        Members& all = o.value->get_ref<Json::object_t&>();
+        const size_t i = o.find(all, name);
+        if (i == all.size()) append(&all, std::move(name));
+        o.member = &all[i].second;
+        return true;
+    }
+    bool parse_error(size_t at, const std::string&, const Json::exception& e) override {
+        error_at_ = at;
+        error_ = e.what();
+        return false;
+    }
+
+  private:
+    using Members = std::vector<std::pair<const std::string, Json>>;  // the base class of Json::object_t
+
+    /// An object or a list whose end was not read yet.
+    struct Open {
+        explicit Open(Json* v) : value(v) {}
+        Json* value;
+        Json* member = nullptr;               ///< whose value comes next
+        std::map<std::string, size_t> index;  ///< of the members, once they are many
+
+        /// Of a key that is given twice, the last value counts.
+        size_t find(const Members& all, const std::string& name) {
+            if (all.size() < 32)
+                return static_cast<size_t>(
+                    std::find_if(all.begin(), all.end(), [&](const auto& m) { return m.first == name; }) - all.begin());
+            for (size_t i = index.size(); i < all.size(); ++i) index.emplace(all[i].first, i);
+            const auto found = index.find(name);
+            return found == index.end() ? all.size() : found->second;
+        }
+    };
+
+    static void append(Members* all, std::string name) {
+        if (all->size() == all->capacity()) {
+            Members more;
+            more.reserve(2 * all->size() + 1);
+            for (auto& m : *all) more.emplace_back(m.first, std::move(m.second));
+            all->swap(more);
+        }
+        all->emplace_back(std::move(name), Json());
+    }
+    bool put(Json value, bool opens = false) {
+        Json* at = open_.empty() ? to_ : open_.back().member;
+        if (!open_.empty() && open_.back().value->is_array()) {
+            open_.back().value->push_back(nullptr);
+            at = &open_.back().value->back();
+        }
+        *at = std::move(value);
+        if (opens) open_.emplace_back(at);
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    Json* const to_;
+    std::vector<Open> open_;
+    size_t error_at_ = 0;
+    std::string error_;
+};
 
 /// What nlohmann/json says about a mistake, without its own prefix "[json.exception.parse_error.101] ".
 std::string reason(const std::string& what) {
@@ -115,8 +201,8 @@ std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 
 bool parse_json(const std::string& text, Json* to) {
     if (find_too_deep(text) != text.size()) return false;
-    *to = Json::parse(text, nullptr, false);
-    return !to->is_discarded();
+    Builder builder(to);
+    return Json::sax_parse(text, &builder);
 }
 
 Failure parse_body(const std::string& body, Json* to) {
@@ -124,13 +210,10 @@ Failure parse_body(const std::string& body, Json* to) {
     if (deep != body.size())
         return bad_request("the body is nested more than " + std::to_string(kMaxDepth) + " levels deep at byte " +
                            std::to_string(deep));
-    try {
-        *to = Json::parse(body);
-    } catch (const Json::parse_error& e) {
-        return bad_request("the body is not JSON, byte " + std::to_string(e.byte) + ": " + reason(e.what()));
-    } catch (const Json::exception& e) {
-        return bad_request("the body is not JSON: " + reason(e.what()));
-    }
+    Builder builder(to);
+    if (!Json::sax_parse(body, &builder))
+        return bad_request("the body is not JSON, byte " + std::to_string(builder.error_at()) + ": " +
+                           reason(builder.error()));
     if (!to->is_object()) return bad_request("the body is " + describe(*to) + ", expected an object");
     return {};
 }
@@ -227,6 +310,22 @@ bool Fields::texts(const char* key, std::vector<std::string>* to) const {
 const Json* Fields::object(const char* key) const { return typed(key, &Json::is_object, "an object"); }
 const Json* Fields::list(const char* key) const { return typed(key, &Json::is_array, "a list"); }
 
+std::string part_text(const Json& part, const std::string& path, Failure* failure) {
+    if (part.is_string()) return part.get<std::string>();
+    const auto text = part.is_object() ? part.find("text") : part.end();
+    if (part.is_object() && text != part.end() && text->is_string()) return text->get<std::string>();
+    const auto type = part.is_object() ? part.find("type") : part.end();
+    const std::string name =
+        part.is_object() && type != part.end() && type->is_string() ? type->get<std::string>() : "";
+    const char* const kinds[] = {"image", "audio", "video", "file", "document"};
+    const bool media = std::any_of(std::begin(kinds), std::end(kinds),
+                                   [&](const char* kind) { return name.find(kind) != std::string::npos; });
+    *failure = media ? not_supported(path + " is of type " + name + "; this server takes text only")
+                     : bad_request(path + " is " + (name.empty() ? describe(part) : "of type " + name) +
+                                   ", expected a part with a text");
+    return {};
+}
+
 std::string content_text(const Json& content, const std::string& path, Failure* failure) {
     if (content.is_null()) return {};
     if (content.is_string()) return content.get<std::string>();
@@ -235,25 +334,8 @@ std::string content_text(const Json& content, const std::string& path, Failure* 
         return {};
     }
     std::string all;
-    for (size_t i = 0; i < content.size() && failure->ok(); ++i) {
-        const Json& part = content[i];
-        const std::string here = path + "[" + std::to_string(i) + "]";
-        const auto text = part.is_object() ? part.find("text") : part.end();
-        if (part.is_string()) {
-            all += part.get<std::string>();
-        } else if (part.is_object() && text != part.end() && text->is_string()) {
-            all += text->get<std::string>();
-        } else {
-            const std::string type = part.is_object() && part.contains("type") ? describe(part["type"]) + " " : "";
-            const std::string name = type == "a string " ? part["type"].get<std::string>() : "";
-            const bool media = name.find("image") != std::string::npos || name.find("audio") != std::string::npos ||
-                               name.find("video") != std::string::npos || name.find("file") != std::string::npos ||
-                               name.find("document") != std::string::npos;
-            *failure = media ? not_supported(here + " is of type " + name + "; this server takes text only")
-                             : bad_request(here + " is " + (name.empty() ? describe(part) : "of type " + name) +
-                                           ", expected a part with a text");
-        }
-    }
+    for (size_t i = 0; i < content.size() && failure->ok(); ++i)
+        all += part_text(content[i], path + "[" + std::to_string(i) + "]", failure);
     return all;
 }
 

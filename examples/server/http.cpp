@@ -123,10 +123,17 @@ struct HttpServer::Impl final : httplib::Server {
     bool process_and_close_socket(socket_t fd) override {
         Connection c(fd, stop_fd, options);
         t_connection = &c;
-        while (!c.closing && c.wait_for_request()) {
+        bool understood = true;  // what follows a head that is refused is no request
+        while (understood && !c.closing && c.wait_for_request()) {
             ConnectionStream stream(c);
             bool closed = false;
-            if (!process_request(stream, false, closed, [&c](httplib::Request&) { c.end_head(); }) || closed) break;
+            understood = false;
+            const auto end_head = [&](httplib::Request& r) {
+                understood = true;
+                r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
+                c.end_head();
+            };
+            if (!process_request(stream, false, closed, end_head) || closed) break;
         }
         if (c.refused() != 0) refuse(c);
         return true;
@@ -205,10 +212,19 @@ struct HttpServer::Impl final : httplib::Server {
         return refusal(413, r, "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes");
     }
 
+    /// A header given twice: programs disagree on which one counts.
+    static bool is_ambiguous(const httplib::Request& r) {
+        return r.get_header_value_count("Content-Length") > 1 || r.get_header_value_count("Transfer-Encoding") > 1;
+    }
+
     /// Requests without a body are answered here, as are those whose head is refused.
     HandlerResponse route(const httplib::Request& from, httplib::Response& to) {
         const HttpRequest r = head(from);
         HttpAnswer refused = check_head(r);
+        if (is_ambiguous(from))
+            refused = refusal(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
+        if (from.is_multipart_form_data())
+            refused = refusal(415, r, "the body is a form of several parts, expected JSON (application/json)");
         const bool has_body = r.headers.count("content-length") + r.headers.count("transfer-encoding") != 0;
         if (refused.status != 0) {
             t_connection->closing = has_body;  // it is still to come, and nobody reads it

@@ -22,6 +22,7 @@ struct ServeOptions {
     server::EngineOptions engine;
     server::Defaults defaults;
     server::Access access;
+    int64_t max_queue = 64;
     std::string alias, key_file, sessions, max_body = "64M";
 };
 
@@ -40,24 +41,50 @@ Status read_keys(ServeOptions* o) {
             at = end + 1;
         }
     }
-    for (const std::string& key : o->access.keys)
+    for (const std::string& key : o->access.keys) {
+        if (key.empty())
+            return Status(cli::Code::bad_argument, "--api-key: expected a key, found an empty one, which all know");
         for (const char c : key)
             if (c <= ' ' || c > '~' || c == '%')
                 return Status(cli::Code::bad_argument,
                               "--api-key: expected letters, digits and signs but %, found "
                               "another character");
+    }
     if (o->access.is_loopback || !o->access.keys.empty()) return {};
     return Status(cli::Code::bad_argument, "--host " + o->http.host +
                                                ": other machines can use this address, so give "
                                                "--api-key or --api-key-file too");
 }
 
+/// The first option whose number is outside its range.
+Status check_numbers(const ServeOptions& o) {
+    const auspex::Sampling& d = o.defaults.sampling;
+    const struct {
+        const char* name;
+        double value, low, high;
+    } all[] = {{"--port", double(o.http.port), 0, 65535},
+               {"--queue", double(o.max_queue), 0, 100000},
+               {"--head-seconds", double(o.http.head_seconds), 1, 3600},
+               {"--temp", d.temperature, 0, 100},
+               {"--top-k", double(d.top_k), 0, 1e6},
+               {"--top-p", d.top_p, 1e-6, 1},
+               {"--min-p", d.min_p, 0, 1}};
+    for (const auto& one : all) {
+        if (one.value >= one.low && one.value <= one.high) continue;
+        char text[120];
+        std::snprintf(text, sizeof text, "%s %g: expected %g .. %g", one.name, one.value, one.low, one.high);
+        return Status(cli::Code::bad_argument, text);
+    }
+    return {};
+}
+
 Status check(ServeOptions* o) {
     o->access.is_loopback = is_loopback(o->http.host);
-    if (o->http.port < 0 || o->http.port > 65535)
-        return Status(cli::Code::bad_argument, "--port " + std::to_string(o->http.port) + ": expected 0 .. 65535");
+    Status s = check_numbers(*o);
+    if (!s.ok()) return s;
+    o->engine.max_queue = static_cast<size_t>(o->max_queue);
     uint64_t bytes = 0;
-    Status s = cli::read_size(o->max_body, "--max-body").get(bytes);
+    s = cli::read_size(o->max_body, "--max-body").get(bytes);
     o->http.max_body_bytes = bytes;
     std::error_code error;
     if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
@@ -161,7 +188,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
     app.add_option("--alias", o.alias, "The model's name for clients (default: the name of its file)");
     app.add_option("--ctx", o.engine.n_context, "Rows of context (default: 32768, or what the model was trained for)");
     app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G");
-    app.add_option("--queue", o.engine.max_queue, "Requests that may wait")->capture_default_str();
+    app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
     app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request")
         ->capture_default_str();

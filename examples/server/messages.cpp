@@ -155,8 +155,7 @@ class MessagesReader {
         if (!system.is_array()) return content_text(system, "system", &failure_);
         std::string all;
         for (size_t i = 0; i < system.size() && failure_.ok(); ++i) {
-            const std::string text =
-                content_text(Json::array({system[i]}), "system[" + std::to_string(i) + "]", &failure_);
+            const std::string text = part_text(system[i], "system[" + std::to_string(i) + "]", &failure_);
             if (text.compare(0, 27, "x-anthropic-billing-header:") == 0)
                 dropped_header = true;
             else
@@ -220,7 +219,7 @@ class MessagesReader {
             (*message)["tool_calls"].push_back(
                 {{"type", "function"}, {"function", {{"name", name}, {"arguments", input ? *input : Json::object()}}}});
         } else if (type != "redacted_thinking") {
-            append(text, content_text(Json::array({block}), path, &failure_));
+            append(text, part_text(block, path, &failure_));
         }
     }
 

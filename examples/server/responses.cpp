@@ -3,6 +3,8 @@
 // Tests   tests/test_server_responses.py
 #include "service.h"
 
+#include <algorithm>
+
 namespace server {
 
 namespace {
@@ -228,6 +230,9 @@ class ItemReader {
                 text = content_text(*content, path + ".content", &failure_);
             if (text.empty()) fields.text("encrypted_content", &text);
             if (!text.empty()) start_turn()["reasoning_content"] = text;
+        } else if (type == "item_reference") {
+            failure_ =
+                not_supported(path + " refers to an item by its id, and items are not kept; send the item itself");
         }
         // Other items belong to tools that were not offered to the model.
     }
@@ -299,6 +304,20 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     return failure.ok() ? arrange_messages(to) : failure;
 }
 
+/// Conversations kept by the server, and both ways to ask for log probabilities. What else `include` names is in the
+/// answer or belongs to tools that this server does not run.
+Failure refuse_unsupported(const Fields& fields) {
+    int64_t n_top = 0;
+    fields.integer("top_logprobs", 0, 20, &n_top);
+    const Json* include = fields.list("include");
+    const Json wanted = "message.output_text.logprobs";
+    const bool included = include && std::find(include->begin(), include->end(), wanted) != include->end();
+    if (n_top != 0 || included)
+        return not_supported("log probabilities are not available here; use /v1/chat/completions, or leave them out");
+    if (!fields.has("conversation")) return {};
+    return not_supported("conversation is not available; use previous_response_id, or send the conversation as input");
+}
+
 Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {
     Failure failure = s.engine.check();
     if (failure.ok()) failure = parse_body(r.body, body);
@@ -308,10 +327,8 @@ Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, Gener
     const Fields fields(*body, "", &failure);
     fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
-    int64_t n_top = 0;
-    fields.integer("top_logprobs", 0, 20, &n_top);
-    if (failure.ok() && n_top > 0)
-        failure = not_supported("top_logprobs are not available here; use /v1/chat/completions, or leave them out");
+    const Failure refused = refuse_unsupported(fields);
+    if (failure.ok()) failure = refused;
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }
