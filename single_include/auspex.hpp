@@ -180,8 +180,8 @@ struct VulkanHandles {
     void* get_instance_proc_addr = nullptr;  ///< PFN_vkGetInstanceProcAddr
     /// Called around every vkQueueSubmit when other threads use the queue too; may be empty.
     std::function<void()> lock_queue, unlock_queue;
-    /// The VkPhysicalDeviceFeatures2 chain and the extensions that the device was created with. Optional features are
-    /// used only if they are listed here; timelineSemaphore is required.
+    /// The VkPhysicalDeviceFeatures2 chain and the extensions that the device was created with. Features are used only
+    /// if they are listed here. None is required; without timelineSemaphore, fences are used.
     const void* enabled_features = nullptr;
     Span<const char* const> enabled_extensions;
 };
@@ -6946,7 +6946,7 @@ struct DeviceTraits {
     bool dot_accelerated = false;                                      ///< and 4x8-bit packed signed dots are native
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
     bool storage16 = false, storage8 = false;                          ///< buffers of such elements
-    bool timeline = false;                            ///< timelineSemaphore, which every submission needs
+    bool timeline = false;                            ///< timelineSemaphore; without it Timeline takes fences
     bool rounding_rte32 = false, keep_nan32 = false;  ///< float controls a module may ask for
     bool memory_model = false;                        ///< vulkanMemoryModel (coopmat modules need it)
     bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
@@ -7026,8 +7026,9 @@ struct Gpu {
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
     Status check(VkResult result, const char* function, const char* doing = "");
-    /// Submits command buffers in order; signals `value` on the timeline semaphore when they are done.
-    Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value);
+    /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
+    /// one, and the fence, if there is one.
+    Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);
     /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said.
     uint64_t budget_bytes();
     /// The traits, the notes: several lines.
@@ -7047,8 +7048,8 @@ Status lost_before();
 /// Opens a Vulkan device.
 ///
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is
-///           there, or by index. `borrow` runs on the application's device: its VkDevice must have
-///           timelineSemaphore enabled; optional features are used only as far as `borrow` tells.
+///           there, or by index. `borrow` runs on the application's device: features are used only
+///           as far as `borrow` tells.
 /// errors    no_device: no loader, no driver, Vulkan below 1.2, no compute queue (the text lists
 ///           what was found); bad_argument: index out of range; not_found: no validation layer.
 /// cost      20-500 ms, the driver's.
@@ -7118,8 +7119,6 @@ VkResult create_device(Gpu* gpu, std::vector<const char*> extensions);
 void drop_optional(DeviceTraits* traits);
 /// Chooses the memory types of gpu->traits. Needs the device's function table.
 Status choose_memory(Gpu* gpu, int direct_upload);
-/// Whether a borrowed device's VkPhysicalDeviceFeatures2 chain enables timeline semaphores.
-bool chain_has_timeline(const void* chain);
 
 }  // namespace vk
 }  // namespace detail
@@ -7131,10 +7130,11 @@ bool chain_has_timeline(const void* chain);
 
 // machine/vulkan/timeline: submissions to a device's queue, and waiting for them.
 //
-// What    Timeline: a timeline semaphore and the last value submitted to it, one per context or per uploader.
-// Owns    the semaphore.
+// What    Timeline: numbers its submissions and waits for a number, one per context or per uploader. Over a timeline
+//         semaphore, or over a ring of fences on devices without (DeviceTraits::timeline).
+// Owns    the semaphore or the fences.
 // Thread  a Timeline belongs to one thread at a time; several may run on one Gpu.
-// Tests   tests/test_vulkan_lost.cpp.
+// Tests   tests/test_vulkan_lost.cpp, tests/test_vulkan_calls.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 #include <new>
@@ -7155,12 +7155,15 @@ T& take_over(T& to, T& from) noexcept {
 
 class Timeline {
   public:
+    /// Submissions that run at once where fences stand in for the semaphore: more than a context queues.
+    static constexpr uint32_t kFences = 32;
+
     Timeline() = default;
     ~Timeline();
     Timeline(Timeline&&) = default;
     Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
     static Result<Timeline> create(GpuRef gpu);
-    /// Submits and returns the value to wait for.
+    /// Submits and returns the value to wait for. With kFences submissions running, it waits for the oldest.
     Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
     Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
     /// Sleeps until `value` is reached.
@@ -7172,12 +7175,20 @@ class Timeline {
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);
     uint64_t last() const { return last_; }
-    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
+    explicit operator bool() const { return gpu_ != nullptr; }
 
   private:
+    VkFence fence_of(uint64_t value) const { return fences_[value % kFences]; }
+    void destroy();
+    /// Sleeps until `value` is reached or `ns` have passed: VK_TIMEOUT.
+    Status wait_slice(uint64_t value, uint64_t ns, bool* reached);
+    /// The value that was reached. The fence of a submission says that those before it are done, too.
+    Status read_counter(uint64_t* value);
     GpuRef gpu_;
-    VkSemaphore semaphore_ = VK_NULL_HANDLE;
+    VkSemaphore semaphore_ = VK_NULL_HANDLE;  ///< null: fences
+    std::array<VkFence, kFences> fences_{};   ///< submission v signals fence v % kFences
     uint64_t last_ = 0;
+    uint64_t reached_ = 0;  ///< with fences: no fence up to this value is asked again
 };
 
 }  // namespace vk
@@ -30431,7 +30442,7 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
 VkResult create_device(Gpu* gpu, std::vector<const char*> extensions) {
     const DeviceTraits& t = gpu->traits;
     probe_impl::FeatureChain f;
-    f.v12.timelineSemaphore = VK_TRUE;
+    f.v12.timelineSemaphore = t.timeline;
     f.v12.shaderFloat16 = t.float16;
     f.v12.shaderInt8 = t.int8;
     f.v12.storageBuffer8BitAccess = t.storage8;
@@ -30476,6 +30487,7 @@ VkResult create_device(Gpu* gpu, std::vector<const char*> extensions) {
 void drop_optional(DeviceTraits* t) {
     t->dot = t->dot_accelerated = t->subgroup_size_control = t->full_subgroups = false;
     t->float16 = t->int8 = t->int16 = t->int64 = t->storage16 = t->storage8 = t->memory_model = t->addresses = false;
+    t->timeline = false;
     t->matrix_khr = t->matrix_nv = false;
     t->matrix_shapes.clear();
     t->subgroup_min = t->subgroup_max = t->subgroup_size;
@@ -30549,12 +30561,6 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     return {};
 }
 
-bool chain_has_timeline(const void* chain) {
-    probe_impl::FeatureChain f;
-    f.read(chain);
-    return f.v12.timelineSemaphore != 0;
-}
-
 const char* DeviceTraits::type_name() const {
     switch (type) {
         case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete";
@@ -30589,7 +30595,7 @@ std::string describe(const DeviceTraits& t) {
              t.borrowed ? ", borrowed" : "", t.n_core ? say(", ", t.n_core, " cores") : "", ")\n");
     s += say("driver      ", t.driver_name, " ", t.driver_info, ", Vulkan ", version_text(t.api_version), "\n");
     s += say("queue       family ", t.queue_family, ", timestamps ", t.timestamp_bits, " bits of ",
-             t.timestamp_period_ns, " ns\n");
+             t.timestamp_period_ns, " ns, ", t.timeline ? "timeline semaphores" : "fences", "\n");
     s += say("memory      ", t.uma ? "shared with the host" : "its own", "; kernels ", type(t.type_device), "; upload ",
              type(t.type_upload), "; readback ", type(t.type_readback), "; budget ",
              t.memory_budget ? "reported" : "estimated", "\n");
@@ -30777,9 +30783,17 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkGetPipelineCacheData)
     AUSPEX_TAKE(vkCreateSemaphore)
     AUSPEX_TAKE(vkDestroySemaphore)
-    AUSPEX_TAKE(vkWaitSemaphores)
-    AUSPEX_TAKE(vkGetSemaphoreCounterValue)
     AUSPEX_TAKE(vkGetBufferDeviceAddress)
+    if (gpu->traits.timeline) {
+        AUSPEX_TAKE(vkWaitSemaphores)
+        AUSPEX_TAKE(vkGetSemaphoreCounterValue)
+    } else {
+        AUSPEX_TAKE(vkCreateFence)
+        AUSPEX_TAKE(vkDestroyFence)
+        AUSPEX_TAKE(vkResetFences)
+        AUSPEX_TAKE(vkGetFenceStatus)
+        AUSPEX_TAKE(vkWaitForFences)
+    }
 #undef AUSPEX_TAKE
     if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.2 is needed.");
     return {};
@@ -31034,9 +31048,6 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     if (compute_family(*gpu, gpu->physical, static_cast<int>(h.queue_family), &gpu->traits.timestamp_bits) < 0)
         return fail(Code::bad_argument, "queue family ", h.queue_family, " of the borrowed device has no compute.");
     gpu->traits.queue_family = h.queue_family;
-    if (h.enabled_features && !chain_has_timeline(h.enabled_features))
-        return fail(Code::bad_argument,
-                    "the borrowed device was made without timelineSemaphore: enable it when creating the device.");
     return {};
 }
 
@@ -31138,9 +31149,6 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
         probe(gpu.get(), nullptr, &extensions);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
-        if (!gpu->traits.timeline)
-            return fail(Code::no_device, gpu->traits.name,
-                        " has no timeline semaphores, which Vulkan 1.2 demands: update its driver, or use the CPU.");
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
             r == VK_ERROR_INITIALIZATION_FAILED) {
@@ -31210,7 +31218,7 @@ uint64_t Gpu::budget_bytes() {
 
 Status lost_before() { return Status(Code::device_lost, "the Vulkan device was lost before. Open the device again."); }
 
-Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value) {
+Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence) {
     if (lost.load()) return lost_before();
     VkTimelineSemaphoreSubmitInfo values{};
     values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
@@ -31218,14 +31226,16 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
     values.pSignalSemaphoreValues = &value;
     VkSubmitInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-    info.pNext = &values;
     info.commandBufferCount = static_cast<uint32_t>(buffers.size());
     info.pCommandBuffers = buffers.data();
-    info.signalSemaphoreCount = 1;
-    info.pSignalSemaphores = &timeline;
+    if (timeline) {
+        info.pNext = &values;
+        info.signalSemaphoreCount = 1;
+        info.pSignalSemaphores = &timeline;
+    }
     std::lock_guard<std::mutex> hold(queue_lock);
     if (host_lock) host_lock();
-    const VkResult r = vk.vkQueueSubmit(queue, 1, &info, VK_NULL_HANDLE);
+    const VkResult r = vk.vkQueueSubmit(queue, 1, &info, fence);
     if (host_unlock) host_unlock();
     return check(r, "vkQueueSubmit");
 }
@@ -31253,7 +31263,7 @@ constexpr uint32_t kWaitAttempts = 3;  ///< of the last wait, where the driver h
 }  // namespace timeline_impl
 
 void Timeline::finish() {
-    if (!gpu_ || !semaphore_) return;
+    if (!gpu_) return;
     for (uint32_t i = 0; i < timeline_impl::kWaitAttempts; ++i)
         if (wait(last_).ok() || gpu_->lost) return;
     // The caller is about to free what may still be in use: without an answer nothing is freed any more.
@@ -31261,47 +31271,103 @@ void Timeline::finish() {
     gpu_->stalled = true;
 }
 
+void Timeline::destroy() {
+    if (semaphore_) gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+    for (const VkFence f : fences_)
+        if (f) gpu_->vk.vkDestroyFence(gpu_->device, f, nullptr);
+}
+
 Timeline::~Timeline() {
     finish();
-    if (gpu_ && semaphore_ && !gpu_->stalled) gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+    if (gpu_ && !gpu_->stalled) destroy();
 }
 
 Result<Timeline> Timeline::create(GpuRef gpu) {
     Timeline t;
+    t.gpu_ = std::move(gpu);
+    const Gpu& g = *t.gpu_;
+    if (!g.traits.timeline) {
+        VkFenceCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
+        for (VkFence& f : t.fences_)
+            if (VkResult r = g.vk.vkCreateFence(g.device, &info, nullptr, &f); r != VK_SUCCESS) {
+                f = VK_NULL_HANDLE;
+                return t.gpu_->check(r, "vkCreateFence");
+            }
+        return t;
+    }
     VkSemaphoreTypeCreateInfo type{};
     type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
     type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
     VkSemaphoreCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
     info.pNext = &type;
-    if (VkResult r = gpu->vk.vkCreateSemaphore(gpu->device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateSemaphore");
-    t.gpu_ = std::move(gpu);
+    if (VkResult r = g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS) {
+        t.semaphore_ = VK_NULL_HANDLE;
+        return t.gpu_->check(r, "vkCreateSemaphore");
+    }
     return t;
 }
 
 Result<uint64_t> Timeline::submit(Span<const VkCommandBuffer> buffers) {
-    if (Status s = gpu_->submit(buffers, semaphore_, last_ + 1); !s.ok()) return s;
-    return ++last_;
+    const uint64_t value = last_ + 1;
+    VkFence fence = VK_NULL_HANDLE;
+    if (!semaphore_) {
+        if (value > kFences) AUSPEX_TRY(wait(value - kFences));
+        fence = fence_of(value);
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetFences(gpu_->device, 1, &fence), "vkResetFences"));
+    }
+    AUSPEX_TRY(gpu_->submit(buffers, semaphore_, value, fence));
+    last_ = value;
+    return value;
+}
+
+Status Timeline::wait_slice(uint64_t value, uint64_t ns, bool* reached) {
+    VkResult r = VK_SUCCESS;
+    const char* function = "vkWaitSemaphores";
+    if (semaphore_) {
+        VkSemaphoreWaitInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+        info.semaphoreCount = 1;
+        info.pSemaphores = &semaphore_;
+        info.pValues = &value;
+        r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, ns);
+    } else if (value > reached_) {
+        const VkFence fence = fence_of(value);
+        function = "vkWaitForFences";
+        r = gpu_->vk.vkWaitForFences(gpu_->device, 1, &fence, VK_TRUE, ns);
+        if (r == VK_SUCCESS) reached_ = value;
+    }
+    *reached = r == VK_SUCCESS;
+    return r == VK_TIMEOUT ? Status() : gpu_->check(r, function);
+}
+
+Status Timeline::read_counter(uint64_t* value) {
+    if (semaphore_)
+        return gpu_->check(gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, value),
+                           "vkGetSemaphoreCounterValue");
+    VkResult r = VK_SUCCESS;
+    while (reached_ < last_ && r == VK_SUCCESS) {
+        r = gpu_->vk.vkGetFenceStatus(gpu_->device, fence_of(reached_ + 1));
+        if (r == VK_SUCCESS) ++reached_;
+    }
+    *value = reached_;
+    return r == VK_NOT_READY ? Status() : gpu_->check(r, "vkGetFenceStatus");
 }
 
 Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
+    if (!semaphore_) value = std::min(value, last_);  // a fence that is not submitted is never signalled
     if (value == 0) return {};
     if (timeout_ns == 0) timeout_ns = gpu_->timeout_ns;
-    VkSemaphoreWaitInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
-    info.semaphoreCount = 1;
-    info.pSemaphores = &semaphore_;
-    info.pValues = &value;
     // In slices, so that every waiting thread sees the progress of the others: they share the queue.
     const uint64_t slice_ns = std::max<uint64_t>(timeout_ns / timeline_impl::kWaitSlices, 1);
     uint64_t reached = 0, n_progress = gpu_->n_progress;
     for (uint32_t n_idle = 0; n_idle < timeline_impl::kWaitSlices;) {
-        const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->stalled ? 0 : slice_ns);
-        if (r != VK_TIMEOUT) return gpu_->check(r, "vkWaitSemaphores");
+        bool there = false;
+        AUSPEX_TRY(wait_slice(value, gpu_->stalled ? 0 : slice_ns, &there));
+        if (there) return {};
         uint64_t now = 0;
-        if (VkResult c = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); c != VK_SUCCESS)
-            return gpu_->check(c, "vkGetSemaphoreCounterValue");
+        AUSPEX_TRY(read_counter(&now));
         if (now >= value) return {};
         if (gpu_->stalled) break;
         if (now > reached) ++gpu_->n_progress;
@@ -31318,8 +31384,7 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
 
 Result<bool> Timeline::done(uint64_t value) {
     uint64_t now = 0;
-    if (VkResult r = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); r != VK_SUCCESS)
-        return gpu_->check(r, "vkGetSemaphoreCounterValue");
+    AUSPEX_TRY(read_counter(&now));
     return now >= value;
 }
 

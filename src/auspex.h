@@ -109,8 +109,8 @@ enum { AUSPEX_KIND_BEST = 0, AUSPEX_KIND_CPU = 1, AUSPEX_KIND_VULKAN = 2 };
 enum { AUSPEX_CPU_BEST = 0, AUSPEX_CPU_REFERENCE = 1, AUSPEX_CPU_AVX2 = 2, AUSPEX_CPU_AVX512 = 3, AUSPEX_CPU_NEON = 4 };
 enum { AUSPEX_LOG_INFO = 0, AUSPEX_LOG_WARNING = 1 };
 
-/* The application's own Vulkan objects, which must outlive every device, model and session on them. Optional features
- * are used only if they are listed as enabled; timelineSemaphore is required. */
+/* The application's own Vulkan objects, which must outlive every device, model and session on them. Features are
+ * used only if they are listed as enabled. None is required; without timelineSemaphore, fences are used. */
 typedef struct auspex_vulkan_handles {
     uint32_t struct_size;
     uint32_t queue_family;

@@ -176,8 +176,8 @@ struct VulkanHandles {
     void* get_instance_proc_addr = nullptr;  ///< PFN_vkGetInstanceProcAddr
     /// Called around every vkQueueSubmit when other threads use the queue too; may be empty.
     std::function<void()> lock_queue, unlock_queue;
-    /// The VkPhysicalDeviceFeatures2 chain and the extensions that the device was created with. Optional features are
-    /// used only if they are listed here; timelineSemaphore is required.
+    /// The VkPhysicalDeviceFeatures2 chain and the extensions that the device was created with. Features are used only
+    /// if they are listed here. None is required; without timelineSemaphore, fences are used.
     const void* enabled_features = nullptr;
     Span<const char* const> enabled_extensions;
 };

@@ -150,6 +150,7 @@ inline void count_objects(Device* t) {
     AUSPEX_COUNT(CreateShaderModule, DestroyShaderModule)
     AUSPEX_COUNT(CreatePipelineCache, DestroyPipelineCache)
     AUSPEX_COUNT(CreateSemaphore, DestroySemaphore)
+    AUSPEX_COUNT(CreateFence, DestroyFence)
 #undef AUSPEX_COUNT
     Counted<&Instance::vkCreateDevice, &Device::vkDestroyDevice>::put_destroy(t);
     if (t->vkCreateComputePipelines == CountedPipelines::make) return;
@@ -172,6 +173,7 @@ inline void edit_device(Device* t) {
     AUSPEX_SHIM(CreateComputePipelines)
     AUSPEX_SHIM(CreateDescriptorPool)
     AUSPEX_SHIM(CreateDescriptorSetLayout)
+    AUSPEX_SHIM(CreateFence)
     AUSPEX_SHIM(CreatePipelineCache)
     AUSPEX_SHIM(CreatePipelineLayout)
     AUSPEX_SHIM(CreateQueryPool)
@@ -179,6 +181,7 @@ inline void edit_device(Device* t) {
     AUSPEX_SHIM(CreateShaderModule)
     AUSPEX_SHIM(EndCommandBuffer)
     AUSPEX_SHIM(FlushMappedMemoryRanges)
+    AUSPEX_SHIM(GetFenceStatus)
     AUSPEX_SHIM(GetPipelineCacheData)
     AUSPEX_SHIM(GetQueryPoolResults)
     AUSPEX_SHIM(GetSemaphoreCounterValue)
@@ -187,8 +190,10 @@ inline void edit_device(Device* t) {
     AUSPEX_SHIM(QueueSubmit)
     AUSPEX_SHIM(ResetCommandBuffer)
     AUSPEX_SHIM(ResetDescriptorPool)
+    AUSPEX_SHIM(ResetFences)
 #undef AUSPEX_SHIM
     Shim<Waits, &Device::vkDeviceWaitIdle>::put(t, "vkDeviceWaitIdle");
+    Shim<Waits, &Device::vkWaitForFences>::put(t, "vkWaitForFences");
     Shim<Waits, &Device::vkWaitSemaphores>::put(t, "vkWaitSemaphores");
 }
 

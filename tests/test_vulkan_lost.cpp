@@ -15,43 +15,67 @@ constexpr auspex::detail::vk::SpecId kRowCount = auspex::detail::vk::spec::selft
 
 namespace {
 
-// The driver's waiting, replaced. `n_left`: time-outs until the semaphore reaches its value; below 0: never.
+// The driver's waiting, replaced. `n_left`: time-outs until what is waited for is reached; below 0: never.
 struct Hang {
     bool on = false, advancing = false;
     int n_wait = 0, n_left = -1, n_destroyed = 0;
     uint64_t counter = 0;
     PFN_vkWaitSemaphores wait = nullptr;
     PFN_vkGetSemaphoreCounterValue value = nullptr;
+    PFN_vkWaitForFences wait_fence = nullptr;
+    PFN_vkGetFenceStatus status = nullptr;
 } hang;
+
+/// True if the wait times out.
+bool times_out(uint64_t ns) {
+    ++hang.n_wait;
+    if (ns > 1000000000) FAIL_CHECK("a wait of ", ns, " ns on a hung device");
+    if (hang.n_left > 0)
+        --hang.n_left;
+    else if (hang.n_left == 0)
+        return false;
+    return true;
+}
 
 VkResult VKAPI_PTR hung_wait(VkDevice d, const VkSemaphoreWaitInfo* info, uint64_t ns) {
     if (!hang.on) return hang.wait(d, info, ns);
-    ++hang.n_wait;
-    if (ns > 1000000000) FAIL_CHECK("a wait of ", ns, " ns on a hung device");
-    if (hang.n_left == 0) return hang.wait(d, info, UINT64_MAX);
-    if (hang.n_left > 0) --hang.n_left;
-    return VK_TIMEOUT;
+    return times_out(ns) ? VK_TIMEOUT : hang.wait(d, info, UINT64_MAX);
 }
 VkResult VKAPI_PTR hung_value(VkDevice d, VkSemaphore s, uint64_t* value) {
     if (!hang.on) return hang.value(d, s, value);
     *value = hang.advancing ? ++hang.counter : 0;
     return VK_SUCCESS;
 }
+VkResult VKAPI_PTR hung_wait_fence(VkDevice d, uint32_t n, const VkFence* f, VkBool32 all, uint64_t ns) {
+    if (!hang.on) return hang.wait_fence(d, n, f, all, ns);
+    return times_out(ns) ? VK_TIMEOUT : hang.wait_fence(d, n, f, all, UINT64_MAX);
+}
+/// Advancing: one fence more is found signalled each time the fences are looked at.
+VkResult VKAPI_PTR hung_status(VkDevice d, VkFence f) {
+    if (!hang.on) return hang.status(d, f);
+    return hang.advancing && ++hang.counter % 2 != 0 ? VK_SUCCESS : VK_NOT_READY;
+}
 void VKAPI_PTR count_memory(VkDevice, VkDeviceMemory, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
 void VKAPI_PTR count_buffer(VkDevice, VkBuffer, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
 void VKAPI_PTR count_pool(VkDevice, VkCommandPool, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
 void VKAPI_PTR count_semaphore(VkDevice, VkSemaphore, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
+void VKAPI_PTR count_fence(VkDevice, VkFence, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
 void VKAPI_PTR count_pipeline(VkDevice, VkPipeline, const VkAllocationCallbacks*) { ++hang.n_destroyed; }
 
-vk::OpenDetail hanging(uint64_t timeout_ms) {
+vk::OpenDetail hanging(uint64_t timeout_ms, bool fences = false) {
     hang = Hang();
     vk::OpenDetail detail;
     detail.timeout_ns = timeout_ms * 1000000;
+    if (fences) detail.edit_traits = [](vk::DeviceTraits* t) { t->timeline = false; };
     detail.edit_device = [](VolkDeviceTable* t) {
         hang.wait = t->vkWaitSemaphores;
         hang.value = t->vkGetSemaphoreCounterValue;
+        hang.wait_fence = t->vkWaitForFences;
+        hang.status = t->vkGetFenceStatus;
         t->vkWaitSemaphores = hung_wait;
         t->vkGetSemaphoreCounterValue = hung_value;
+        t->vkWaitForFences = hung_wait_fence;
+        t->vkGetFenceStatus = hung_status;
     };
     return detail;
 }
@@ -63,6 +87,7 @@ void start_hang(vk::Gpu& gpu) {
     gpu.vk.vkDestroyBuffer = count_buffer;
     gpu.vk.vkDestroyCommandPool = count_pool;
     gpu.vk.vkDestroySemaphore = count_semaphore;
+    gpu.vk.vkDestroyFence = count_fence;
     gpu.vk.vkDestroyPipeline = count_pipeline;
 }
 
@@ -72,8 +97,10 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 
 }  // namespace
 
-TEST_CASE("a device that hangs is given up after the time-out, and nothing that it may still use is freed") {
-    auto v = Vulkan::open(hanging(80));
+namespace {
+
+void give_up(bool fences) {
+    auto v = Vulkan::open(hanging(80, fences));
     if (!v) return;
     {
         vk::MemoryPlan plan(v->gpu->traits);
@@ -100,6 +127,15 @@ TEST_CASE("a device that hangs is given up after the time-out, and nothing that 
     v->gpu.reset();
     CHECK(seconds_since(begin) < 5);
     CHECK(hang.n_destroyed == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a device that hangs is given up after the time-out, and nothing that it may still use is freed") {
+    for (const bool fences : {false, true}) {
+        CAPTURE(fences);
+        give_up(fences);
+    }
 }
 
 TEST_CASE("a model on a device that hangs can be closed, and another device opens") {
@@ -132,19 +168,48 @@ TEST_CASE("a model on a device that hangs can be closed, and another device open
 }
 
 TEST_CASE("a slow device is not lost while its submissions finish one after the other") {
-    auto v = Vulkan::open(hanging(80));
+    for (const bool fences : {false, true}) {
+        CAPTURE(fences);
+        auto v = Vulkan::open(hanging(80, fences));
+        if (!v) return;
+        {
+            // Six times the slices of one time-out; three times with fences, which must not run out.
+            const int n = fences ? int(vk::Timeline::kFences) : 100, n_left = fences ? 24 : 50;
+            vk::Timeline timeline;
+            REQUIRE(vk::Timeline::create(v->gpu).get(timeline).ok());
+            for (int i = 0; i < n; ++i) REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).ok());
+            hang.on = hang.advancing = true;
+            hang.n_left = n_left;
+            CHECK(timeline.wait(uint64_t(n)).ok());
+            CHECK(hang.n_wait == n_left + 1);
+            hang.on = false;
+        }
+        CHECK(!v->gpu->stalled);
+        v->finish();
+    }
+}
+
+TEST_CASE("fences are used again in a ring: every value is reached in its turn, and none is asked for twice") {
+    vk::OpenDetail detail;
+    detail.edit_traits = [](vk::DeviceTraits* t) { t->timeline = false; };
+    auto v = Vulkan::open(detail);
     if (!v) return;
     {
         vk::Timeline timeline;
         REQUIRE(vk::Timeline::create(v->gpu).get(timeline).ok());
-        for (int i = 0; i < 100; ++i) REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).ok());
-        hang.on = hang.advancing = true;
-        hang.n_left = 50;  // six times the slices of one time-out
-        CHECK(timeline.wait(100).ok());
-        CHECK(hang.n_wait == 51);
-        hang.on = false;
+        CHECK(timeline.wait(7).ok());  // nothing was submitted
+        for (uint64_t i = 1; i <= 3 * vk::Timeline::kFences + 5; ++i) {
+            REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).value() == i);
+            if (i % 10 == 0) CHECK(timeline.wait(i - 9).ok());
+        }
+        CHECK(timeline.wait(timeline.last()).ok());
+        for (const uint64_t value : {uint64_t{1}, timeline.last() - vk::Timeline::kFences, timeline.last()})
+            CHECK(timeline.done(value).value());
+        CHECK_FALSE(timeline.done(timeline.last() + 1).value());
+        vk::Timeline moved = std::move(timeline);
+        CHECK_FALSE(bool(timeline));
+        CHECK(moved.submit(Span<const VkCommandBuffer>()).ok());
     }
-    CHECK(!v->gpu->stalled);
     v->finish();
 }
 

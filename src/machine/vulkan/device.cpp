@@ -162,9 +162,17 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkGetPipelineCacheData)
     AUSPEX_TAKE(vkCreateSemaphore)
     AUSPEX_TAKE(vkDestroySemaphore)
-    AUSPEX_TAKE(vkWaitSemaphores)
-    AUSPEX_TAKE(vkGetSemaphoreCounterValue)
     AUSPEX_TAKE(vkGetBufferDeviceAddress)
+    if (gpu->traits.timeline) {
+        AUSPEX_TAKE(vkWaitSemaphores)
+        AUSPEX_TAKE(vkGetSemaphoreCounterValue)
+    } else {
+        AUSPEX_TAKE(vkCreateFence)
+        AUSPEX_TAKE(vkDestroyFence)
+        AUSPEX_TAKE(vkResetFences)
+        AUSPEX_TAKE(vkGetFenceStatus)
+        AUSPEX_TAKE(vkWaitForFences)
+    }
 #undef AUSPEX_TAKE
     if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.2 is needed.");
     return {};
@@ -419,9 +427,6 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     if (compute_family(*gpu, gpu->physical, static_cast<int>(h.queue_family), &gpu->traits.timestamp_bits) < 0)
         return fail(Code::bad_argument, "queue family ", h.queue_family, " of the borrowed device has no compute.");
     gpu->traits.queue_family = h.queue_family;
-    if (h.enabled_features && !chain_has_timeline(h.enabled_features))
-        return fail(Code::bad_argument,
-                    "the borrowed device was made without timelineSemaphore: enable it when creating the device.");
     return {};
 }
 
@@ -523,9 +528,6 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
         probe(gpu.get(), nullptr, &extensions);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
-        if (!gpu->traits.timeline)
-            return fail(Code::no_device, gpu->traits.name,
-                        " has no timeline semaphores, which Vulkan 1.2 demands: update its driver, or use the CPU.");
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
             r == VK_ERROR_INITIALIZATION_FAILED) {
@@ -595,7 +597,7 @@ uint64_t Gpu::budget_bytes() {
 
 Status lost_before() { return Status(Code::device_lost, "the Vulkan device was lost before. Open the device again."); }
 
-Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value) {
+Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence) {
     if (lost.load()) return lost_before();
     VkTimelineSemaphoreSubmitInfo values{};
     values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
@@ -603,14 +605,16 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
     values.pSignalSemaphoreValues = &value;
     VkSubmitInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-    info.pNext = &values;
     info.commandBufferCount = static_cast<uint32_t>(buffers.size());
     info.pCommandBuffers = buffers.data();
-    info.signalSemaphoreCount = 1;
-    info.pSignalSemaphores = &timeline;
+    if (timeline) {
+        info.pNext = &values;
+        info.signalSemaphoreCount = 1;
+        info.pSignalSemaphores = &timeline;
+    }
     std::lock_guard<std::mutex> hold(queue_lock);
     if (host_lock) host_lock();
-    const VkResult r = vk.vkQueueSubmit(queue, 1, &info, VK_NULL_HANDLE);
+    const VkResult r = vk.vkQueueSubmit(queue, 1, &info, fence);
     if (host_unlock) host_unlock();
     return check(r, "vkQueueSubmit");
 }

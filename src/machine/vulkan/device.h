@@ -114,7 +114,7 @@ struct DeviceTraits {
     bool dot_accelerated = false;                                      ///< and 4x8-bit packed signed dots are native
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
     bool storage16 = false, storage8 = false;                          ///< buffers of such elements
-    bool timeline = false;                            ///< timelineSemaphore, which every submission needs
+    bool timeline = false;                            ///< timelineSemaphore; without it Timeline takes fences
     bool rounding_rte32 = false, keep_nan32 = false;  ///< float controls a module may ask for
     bool memory_model = false;                        ///< vulkanMemoryModel (coopmat modules need it)
     bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
@@ -194,8 +194,9 @@ struct Gpu {
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
     Status check(VkResult result, const char* function, const char* doing = "");
-    /// Submits command buffers in order; signals `value` on the timeline semaphore when they are done.
-    Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value);
+    /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
+    /// one, and the fence, if there is one.
+    Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);
     /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said.
     uint64_t budget_bytes();
     /// The traits, the notes: several lines.
@@ -215,8 +216,8 @@ Status lost_before();
 /// Opens a Vulkan device.
 ///
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is
-///           there, or by index. `borrow` runs on the application's device: its VkDevice must have
-///           timelineSemaphore enabled; optional features are used only as far as `borrow` tells.
+///           there, or by index. `borrow` runs on the application's device: features are used only
+///           as far as `borrow` tells.
 /// errors    no_device: no loader, no driver, Vulkan below 1.2, no compute queue (the text lists
 ///           what was found); bad_argument: index out of range; not_found: no validation layer.
 /// cost      20-500 ms, the driver's.

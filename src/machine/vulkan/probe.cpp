@@ -354,7 +354,7 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
 VkResult create_device(Gpu* gpu, std::vector<const char*> extensions) {
     const DeviceTraits& t = gpu->traits;
     probe_impl::FeatureChain f;
-    f.v12.timelineSemaphore = VK_TRUE;
+    f.v12.timelineSemaphore = t.timeline;
     f.v12.shaderFloat16 = t.float16;
     f.v12.shaderInt8 = t.int8;
     f.v12.storageBuffer8BitAccess = t.storage8;
@@ -399,6 +399,7 @@ VkResult create_device(Gpu* gpu, std::vector<const char*> extensions) {
 void drop_optional(DeviceTraits* t) {
     t->dot = t->dot_accelerated = t->subgroup_size_control = t->full_subgroups = false;
     t->float16 = t->int8 = t->int16 = t->int64 = t->storage16 = t->storage8 = t->memory_model = t->addresses = false;
+    t->timeline = false;
     t->matrix_khr = t->matrix_nv = false;
     t->matrix_shapes.clear();
     t->subgroup_min = t->subgroup_max = t->subgroup_size;
@@ -472,12 +473,6 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     return {};
 }
 
-bool chain_has_timeline(const void* chain) {
-    probe_impl::FeatureChain f;
-    f.read(chain);
-    return f.v12.timelineSemaphore != 0;
-}
-
 const char* DeviceTraits::type_name() const {
     switch (type) {
         case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete";
@@ -512,7 +507,7 @@ std::string describe(const DeviceTraits& t) {
              t.borrowed ? ", borrowed" : "", t.n_core ? say(", ", t.n_core, " cores") : "", ")\n");
     s += say("driver      ", t.driver_name, " ", t.driver_info, ", Vulkan ", version_text(t.api_version), "\n");
     s += say("queue       family ", t.queue_family, ", timestamps ", t.timestamp_bits, " bits of ",
-             t.timestamp_period_ns, " ns\n");
+             t.timestamp_period_ns, " ns, ", t.timeline ? "timeline semaphores" : "fences", "\n");
     s += say("memory      ", t.uma ? "shared with the host" : "its own", "; kernels ", type(t.type_device), "; upload ",
              type(t.type_upload), "; readback ", type(t.type_readback), "; budget ",
              t.memory_budget ? "reported" : "estimated", "\n");

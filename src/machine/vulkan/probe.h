@@ -48,8 +48,6 @@ VkResult create_device(Gpu* gpu, std::vector<const char*> extensions);
 void drop_optional(DeviceTraits* traits);
 /// Chooses the memory types of gpu->traits. Needs the device's function table.
 Status choose_memory(Gpu* gpu, int direct_upload);
-/// Whether a borrowed device's VkPhysicalDeviceFeatures2 chain enables timeline semaphores.
-bool chain_has_timeline(const void* chain);
 
 }  // namespace vk
 }  // namespace detail

@@ -15,7 +15,7 @@ constexpr uint32_t kWaitAttempts = 3;  ///< of the last wait, where the driver h
 }  // namespace timeline_impl
 
 void Timeline::finish() {
-    if (!gpu_ || !semaphore_) return;
+    if (!gpu_) return;
     for (uint32_t i = 0; i < timeline_impl::kWaitAttempts; ++i)
         if (wait(last_).ok() || gpu_->lost) return;
     // The caller is about to free what may still be in use: without an answer nothing is freed any more.
@@ -23,47 +23,103 @@ void Timeline::finish() {
     gpu_->stalled = true;
 }
 
+void Timeline::destroy() {
+    if (semaphore_) gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+    for (const VkFence f : fences_)
+        if (f) gpu_->vk.vkDestroyFence(gpu_->device, f, nullptr);
+}
+
 Timeline::~Timeline() {
     finish();
-    if (gpu_ && semaphore_ && !gpu_->stalled) gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+    if (gpu_ && !gpu_->stalled) destroy();
 }
 
 Result<Timeline> Timeline::create(GpuRef gpu) {
     Timeline t;
+    t.gpu_ = std::move(gpu);
+    const Gpu& g = *t.gpu_;
+    if (!g.traits.timeline) {
+        VkFenceCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
+        for (VkFence& f : t.fences_)
+            if (VkResult r = g.vk.vkCreateFence(g.device, &info, nullptr, &f); r != VK_SUCCESS) {
+                f = VK_NULL_HANDLE;
+                return t.gpu_->check(r, "vkCreateFence");
+            }
+        return t;
+    }
     VkSemaphoreTypeCreateInfo type{};
     type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
     type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
     VkSemaphoreCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
     info.pNext = &type;
-    if (VkResult r = gpu->vk.vkCreateSemaphore(gpu->device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateSemaphore");
-    t.gpu_ = std::move(gpu);
+    if (VkResult r = g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS) {
+        t.semaphore_ = VK_NULL_HANDLE;
+        return t.gpu_->check(r, "vkCreateSemaphore");
+    }
     return t;
 }
 
 Result<uint64_t> Timeline::submit(Span<const VkCommandBuffer> buffers) {
-    if (Status s = gpu_->submit(buffers, semaphore_, last_ + 1); !s.ok()) return s;
-    return ++last_;
+    const uint64_t value = last_ + 1;
+    VkFence fence = VK_NULL_HANDLE;
+    if (!semaphore_) {
+        if (value > kFences) AUSPEX_TRY(wait(value - kFences));
+        fence = fence_of(value);
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetFences(gpu_->device, 1, &fence), "vkResetFences"));
+    }
+    AUSPEX_TRY(gpu_->submit(buffers, semaphore_, value, fence));
+    last_ = value;
+    return value;
+}
+
+Status Timeline::wait_slice(uint64_t value, uint64_t ns, bool* reached) {
+    VkResult r = VK_SUCCESS;
+    const char* function = "vkWaitSemaphores";
+    if (semaphore_) {
+        VkSemaphoreWaitInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+        info.semaphoreCount = 1;
+        info.pSemaphores = &semaphore_;
+        info.pValues = &value;
+        r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, ns);
+    } else if (value > reached_) {
+        const VkFence fence = fence_of(value);
+        function = "vkWaitForFences";
+        r = gpu_->vk.vkWaitForFences(gpu_->device, 1, &fence, VK_TRUE, ns);
+        if (r == VK_SUCCESS) reached_ = value;
+    }
+    *reached = r == VK_SUCCESS;
+    return r == VK_TIMEOUT ? Status() : gpu_->check(r, function);
+}
+
+Status Timeline::read_counter(uint64_t* value) {
+    if (semaphore_)
+        return gpu_->check(gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, value),
+                           "vkGetSemaphoreCounterValue");
+    VkResult r = VK_SUCCESS;
+    while (reached_ < last_ && r == VK_SUCCESS) {
+        r = gpu_->vk.vkGetFenceStatus(gpu_->device, fence_of(reached_ + 1));
+        if (r == VK_SUCCESS) ++reached_;
+    }
+    *value = reached_;
+    return r == VK_NOT_READY ? Status() : gpu_->check(r, "vkGetFenceStatus");
 }
 
 Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
+    if (!semaphore_) value = std::min(value, last_);  // a fence that is not submitted is never signalled
     if (value == 0) return {};
     if (timeout_ns == 0) timeout_ns = gpu_->timeout_ns;
-    VkSemaphoreWaitInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
-    info.semaphoreCount = 1;
-    info.pSemaphores = &semaphore_;
-    info.pValues = &value;
     // In slices, so that every waiting thread sees the progress of the others: they share the queue.
     const uint64_t slice_ns = std::max<uint64_t>(timeout_ns / timeline_impl::kWaitSlices, 1);
     uint64_t reached = 0, n_progress = gpu_->n_progress;
     for (uint32_t n_idle = 0; n_idle < timeline_impl::kWaitSlices;) {
-        const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->stalled ? 0 : slice_ns);
-        if (r != VK_TIMEOUT) return gpu_->check(r, "vkWaitSemaphores");
+        bool there = false;
+        AUSPEX_TRY(wait_slice(value, gpu_->stalled ? 0 : slice_ns, &there));
+        if (there) return {};
         uint64_t now = 0;
-        if (VkResult c = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); c != VK_SUCCESS)
-            return gpu_->check(c, "vkGetSemaphoreCounterValue");
+        AUSPEX_TRY(read_counter(&now));
         if (now >= value) return {};
         if (gpu_->stalled) break;
         if (now > reached) ++gpu_->n_progress;
@@ -80,8 +136,7 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
 
 Result<bool> Timeline::done(uint64_t value) {
     uint64_t now = 0;
-    if (VkResult r = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); r != VK_SUCCESS)
-        return gpu_->check(r, "vkGetSemaphoreCounterValue");
+    AUSPEX_TRY(read_counter(&now));
     return now >= value;
 }
 

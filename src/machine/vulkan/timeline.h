@@ -1,13 +1,15 @@
 // machine/vulkan/timeline: submissions to a device's queue, and waiting for them.
 //
-// What    Timeline: a timeline semaphore and the last value submitted to it, one per context or per uploader.
-// Owns    the semaphore.
+// What    Timeline: numbers its submissions and waits for a number, one per context or per uploader. Over a timeline
+//         semaphore, or over a ring of fences on devices without (DeviceTraits::timeline).
+// Owns    the semaphore or the fences.
 // Thread  a Timeline belongs to one thread at a time; several may run on one Gpu.
-// Tests   tests/test_vulkan_lost.cpp.
+// Tests   tests/test_vulkan_lost.cpp, tests/test_vulkan_calls.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "device.h"
 
+#include <array>
 #include <new>
 
 namespace auspex {
@@ -26,12 +28,15 @@ T& take_over(T& to, T& from) noexcept {
 
 class Timeline {
   public:
+    /// Submissions that run at once where fences stand in for the semaphore: more than a context queues.
+    static constexpr uint32_t kFences = 32;
+
     Timeline() = default;
     ~Timeline();
     Timeline(Timeline&&) = default;
     Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
     static Result<Timeline> create(GpuRef gpu);
-    /// Submits and returns the value to wait for.
+    /// Submits and returns the value to wait for. With kFences submissions running, it waits for the oldest.
     Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
     Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
     /// Sleeps until `value` is reached.
@@ -43,12 +48,20 @@ class Timeline {
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);
     uint64_t last() const { return last_; }
-    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
+    explicit operator bool() const { return gpu_ != nullptr; }
 
   private:
+    VkFence fence_of(uint64_t value) const { return fences_[value % kFences]; }
+    void destroy();
+    /// Sleeps until `value` is reached or `ns` have passed: VK_TIMEOUT.
+    Status wait_slice(uint64_t value, uint64_t ns, bool* reached);
+    /// The value that was reached. The fence of a submission says that those before it are done, too.
+    Status read_counter(uint64_t* value);
     GpuRef gpu_;
-    VkSemaphore semaphore_ = VK_NULL_HANDLE;
+    VkSemaphore semaphore_ = VK_NULL_HANDLE;  ///< null: fences
+    std::array<VkFence, kFences> fences_{};   ///< submission v signals fence v % kFences
     uint64_t last_ = 0;
+    uint64_t reached_ = 0;  ///< with fences: no fence up to this value is asked again
 };
 
 }  // namespace vk
