@@ -32,6 +32,7 @@ single=single_include
 demo=examples/models/auspex-demo.gguf
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 cache=$(command -v ccache || true)
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it leaves out what uses a precompiled header
 ctest_options=(-V --no-tests=error -j "$n_job")
 fuzz_seconds=10 optimised=-O0 unity=ON single_suite=OFF
 if [ "$mode" = deep ]; then
