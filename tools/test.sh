@@ -34,11 +34,11 @@ warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 cache=$(command -v ccache || true)
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it leaves out what uses a precompiled header
 ctest_options=(-V --no-tests=error -j "$n_job")
-fuzz_seconds=10 optimised=-O0 unity=ON single_suite=OFF
+fuzz_seconds=10 grammar_seconds=60 optimised=-O0 unity=ON single_suite=OFF
 if [ "$mode" = deep ]; then
     export AUSPEX_TEST_DEEP=1
     ctest_options+=(-C deep)
-    fuzz_seconds=200 optimised=-O2 unity=OFF single_suite=ON
+    fuzz_seconds=200 grammar_seconds=200 optimised=-O2 unity=OFF single_suite=ON
 fi
 
 # run_step NAME COMMAND...: runs one thing that passes or fails, and prints a line about it.
@@ -176,17 +176,19 @@ grep -q "^step: passed: build: clang, address" "$steps" || finish
 suite "tests: clang, address and undefined behaviour" build-asan \
     -E '^(cli_(draft|session|streams|replay)|cli_memory.Quality|amalgamate|make_shaders|packages|platforms|readme)\.?'
 
-# fuzz NAME: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
+# fuzz NAME SECONDS: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
 fuzz() {
     local name=$1 seeds=()
     [ -d "tests/seeds/$name" ] && seeds=("tests/seeds/$name")
     mkdir -p "build-asan/found/$name"
-    "build-asan/$name" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+    "build-asan/$name" -max_total_time="$2" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
         -artifact_prefix="build-asan/found/$name-" "build-asan/found/$name" "${seeds[@]}"
 }
+# Grammars first, because they take longest: GBNF, JSON schemas and regular expressions share a target.
+queue_step "fuzzing: fuzz_grammar, $grammar_seconds s" fuzz fuzz_grammar "$grammar_seconds"
 for target in tests/fuzz_*.cpp; do
     name=$(basename "$target" .cpp)
-    queue_step "fuzzing: $name, $fuzz_seconds s" fuzz "$name"
+    [ "$name" = fuzz_grammar ] || queue_step "fuzzing: $name, $fuzz_seconds s" fuzz "$name" "$fuzz_seconds"
 done
 
 finish
