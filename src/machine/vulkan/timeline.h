@@ -3,7 +3,8 @@
 // What    Timeline: numbers its submissions and waits for a number, one per context or per uploader. Over a timeline
 //         semaphore, or over a ring of fences on devices without (DeviceTraits::timeline).
 // Owns    the semaphore or the fences.
-// Thread  a Timeline belongs to one thread at a time; several may run on one Gpu.
+// Thread  a Timeline belongs to one thread at a time; over a semaphore another may wait() meanwhile. Several may run on
+//         one Gpu.
 // Tests   tests/test_vulkan_lost.cpp, tests/test_vulkan_calls.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
