@@ -46209,7 +46209,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
-    // Without a thread of its own, begin_save() takes as long as save_state(). Fences, other than a semaphore, must not be
+    // Without a thread of its own, begin_save() takes as long as save_state(). Fences, unlike a semaphore, must not be
     // reset while another thread waits for them.
     if (buffers_.saved_state.bytes != 0 && !model_->device->jobs && gpu->traits.timeline) (void)background_.start();
     // Values that were never written are read with weight zero: they must not be NaN.
