@@ -17,7 +17,7 @@
 // variant: selftest_rows -DROWS
 // variant: selftest_shuffle -DSHUFFLE
 // variant: selftest_dot -DDOT
-// variant: selftest_matrix_nv -DMATRIX
+// variant: selftest_matrix_nv -DMATRIX @nv
 // variant: selftest_matrix_khr -DMATRIX @khr
 #if defined(SHUFFLE)
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -4,7 +4,9 @@
 #include "driver_shim.h"
 
 #ifndef AUSPEX_NO_VULKAN
+#include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "../src/engine/model.h"
 #include "vulkan_model.h"
@@ -15,69 +17,67 @@ using namespace test;
 
 namespace {
 
-using Limits = VkPhysicalDeviceLimits;
-using V11 = VkPhysicalDeviceVulkan11Properties;
-using Features12 = VkPhysicalDeviceVulkan12Features;
+/// Features that a driver may lack, as bits.
+enum Feature : uint32_t {
+    kTimeline = 1,
+    kStorage8 = 2,
+    kStorage16 = 4,
+    kAddresses = 8,
+    kSmallTypes = 16,  ///< shaderFloat16, shaderInt8, shaderInt16 and shaderInt64
+};
 
-/// What a driver answers; each may be null.
+/// What a driver answers.
 struct Shape {
     const char* name;
     const char* refused = nullptr;  ///< what the error says; null: it runs
     void (*properties)(VkPhysicalDeviceProperties&) = nullptr;
-    void (*v11)(V11&) = nullptr;
-    void (*features)(VkPhysicalDeviceFeatures&) = nullptr;
-    void (*features11)(VkPhysicalDeviceVulkan11Features&) = nullptr;
-    void (*features12)(Features12&) = nullptr;
-    bool without_extensions = false;  ///< and without what Vulkan 1.3 made part of itself
+    uint32_t without = 0;  ///< bits of Feature
+    void (*subgroups)(VkPhysicalDeviceSubgroupProperties&) = nullptr;
+    uint32_t version = 0;              ///< of the instance and the device; 0: as it is
+    const char* extensions = nullptr;  ///< the only ones there are; null: as it is
+    uint64_t max_allocation = 0;       ///< bytes; 0: as it is
+    bool in_deep_only = true;          ///< of those that run
 };
 
+constexpr const char* kOf12 =
+    "VK_KHR_8bit_storage VK_KHR_shader_float16_int8 VK_KHR_timeline_semaphore VK_KHR_driver_properties "
+    "VK_KHR_shader_integer_dot_product VK_EXT_subgroup_size_control";
+using Properties = VkPhysicalDeviceProperties;
+using Subgroups = VkPhysicalDeviceSubgroupProperties;
+
 const Shape kShapes[] = {
-    {"no shuffle", nullptr, nullptr,
-     [](V11& p) { p.subgroupSupportedOperations &= ~VkSubgroupFeatureFlags(VK_SUBGROUP_FEATURE_SHUFFLE_BIT); }},
+    {"no shuffle", nullptr, nullptr, 0,
+     [](Subgroups& p) { p.supportedOperations &= ~VkSubgroupFeatureFlags(VK_SUBGROUP_FEATURE_SHUFFLE_BIT); }, 0,
+     nullptr, 0, false},
     {"128 invocations", "workgroups of at most 128, expected 256",
-     [](VkPhysicalDeviceProperties& p) {
-         p.limits.maxComputeWorkGroupInvocations = p.limits.maxComputeWorkGroupSize[0] = 128;
-     }},
+     [](Properties& p) { p.limits.maxComputeWorkGroupInvocations = p.limits.maxComputeWorkGroupSize[0] = 128; }},
     {"4 storage buffers a kernel", "4 storage buffers a kernel, 12 are needed",
-     [](VkPhysicalDeviceProperties& p) { p.limits.maxPerStageDescriptorStorageBuffers = 4; }},
-    {"Vulkan 1.1", "it has no Vulkan 1.2", [](VkPhysicalDeviceProperties& p) { p.apiVersion = VK_API_VERSION_1_1; }},
-    {"no timeline semaphore", nullptr, nullptr, nullptr, nullptr, nullptr,
-     [](Features12& f) { f.timelineSemaphore = VK_FALSE; }},
-    {"a discrete GPU", nullptr,
-     [](VkPhysicalDeviceProperties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }},
-    {"no subgroup operations in compute", nullptr, nullptr,
-     [](V11& p) { p.subgroupSupportedStages = VK_SHADER_STAGE_FRAGMENT_BIT; }},
-    {"subgroups of 4", nullptr, nullptr, [](V11& p) { p.subgroupSize = 4; }},
-    {"no 8-bit storage", nullptr, nullptr, nullptr, nullptr, nullptr,
-     [](Features12& f) { f.storageBuffer8BitAccess = VK_FALSE; }},
-    {"shared memory of 16 KiB", nullptr,
-     [](VkPhysicalDeviceProperties& p) { p.limits.maxComputeSharedMemorySize = 16384; }},
-    {"no device address", nullptr, nullptr, nullptr, nullptr, nullptr,
-     [](Features12& f) { f.bufferDeviceAddress = VK_FALSE; }},
-    {"an integrated GPU", nullptr,
-     [](VkPhysicalDeviceProperties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU; }},
-    {"no 16-bit storage", nullptr, nullptr, nullptr, nullptr,
-     [](VkPhysicalDeviceVulkan11Features& f) { f.storageBuffer16BitAccess = VK_FALSE; }},
-    {"ranges of 128 MiB", nullptr, [](VkPhysicalDeviceProperties& p) { p.limits.maxStorageBufferRange = 128u << 20; }},
-    {"ranges of 512 KiB", nullptr, [](VkPhysicalDeviceProperties& p) { p.limits.maxStorageBufferRange = 512u << 10; }},
+     [](Properties& p) { p.limits.maxPerStageDescriptorStorageBuffers = 4; }},
+    {"Vulkan 1.0", "it has no Vulkan 1.1", [](Properties& p) { p.apiVersion = VK_API_VERSION_1_0; }},
+    {"Vulkan 1.1", nullptr, nullptr, 0, nullptr, VK_API_VERSION_1_1, kOf12, 0, false},
+    {"Vulkan 1.1 without extensions", nullptr, nullptr, 0, nullptr, VK_API_VERSION_1_1, ""},
+    {"no timeline semaphore", nullptr, nullptr, kTimeline, nullptr, 0, nullptr, 0, false},
+    {"a discrete GPU", nullptr, [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }, 0, nullptr,
+     0, nullptr, 0, false},
+    {"no subgroup operations in compute", nullptr, nullptr, 0,
+     [](Subgroups& p) { p.supportedStages = VK_SHADER_STAGE_FRAGMENT_BIT; }},
+    {"subgroups of 4", nullptr, nullptr, 0, [](Subgroups& p) { p.subgroupSize = 4; }},
+    {"no 8-bit storage", nullptr, nullptr, kStorage8},
+    {"shared memory of 16 KiB", nullptr, [](Properties& p) { p.limits.maxComputeSharedMemorySize = 16384; }},
+    {"no device address", nullptr, nullptr, kAddresses},
+    {"an integrated GPU", nullptr, [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU; }},
+    {"no 16-bit storage", nullptr, nullptr, kStorage16},
+    {"ranges of 128 MiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 128u << 20; }},
+    {"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }},
     {"256 invocations", nullptr,
-     [](VkPhysicalDeviceProperties& p) {
-         p.limits.maxComputeWorkGroupInvocations = p.limits.maxComputeWorkGroupSize[0] = 256;
-     }},
-    {"128 bytes of push constants", nullptr,
-     [](VkPhysicalDeviceProperties& p) { p.limits.maxPushConstantsSize = 128; }},
+     [](Properties& p) { p.limits.maxComputeWorkGroupInvocations = p.limits.maxComputeWorkGroupSize[0] = 256; }},
+    {"128 bytes of push constants", nullptr, [](Properties& p) { p.limits.maxPushConstantsSize = 128; }},
     {"offsets in multiples of 256 bytes", nullptr,
-     [](VkPhysicalDeviceProperties& p) {
-         p.limits.minStorageBufferOffsetAlignment = p.limits.nonCoherentAtomSize = 256;
-     }},
-    {"no small integers and halves", nullptr, nullptr, nullptr,
-     [](VkPhysicalDeviceFeatures& f) { f.shaderInt16 = f.shaderInt64 = VK_FALSE; }, nullptr,
-     [](Features12& f) { f.shaderFloat16 = f.shaderInt8 = VK_FALSE; }},
-    {"Vulkan 1.2 without extensions", nullptr, [](VkPhysicalDeviceProperties& p) { p.apiVersion = VK_API_VERSION_1_2; },
-     nullptr, nullptr, nullptr, nullptr, true},
-    {"allocations of 4 MiB, no timestamps", nullptr,
-     [](VkPhysicalDeviceProperties& p) { p.limits.timestampPeriod = 0; },
-     [](V11& p) { p.maxMemoryAllocationSize = 4u << 20; }},
+     [](Properties& p) { p.limits.minStorageBufferOffsetAlignment = p.limits.nonCoherentAtomSize = 256; }},
+    {"no small integers and halves", nullptr, nullptr, kSmallTypes},
+    {"Vulkan 1.2 without extensions", nullptr, nullptr, 0, nullptr, VK_API_VERSION_1_2, ""},
+    {"allocations of 4 MiB, no timestamps", nullptr, [](Properties& p) { p.limits.timestampPeriod = 0; }, 0, nullptr, 0,
+     nullptr, 4u << 20},
 };
 
 const Shape kAsItIs{"as it is"};
@@ -86,44 +86,170 @@ PFN_vkGetPhysicalDeviceProperties2 real_properties = nullptr;
 PFN_vkGetPhysicalDeviceFeatures2 real_features = nullptr;
 PFN_vkEnumerateDeviceExtensionProperties real_extensions = nullptr;
 
+PFN_vkCreateInstance real_create_instance = nullptr;
+
+/// A memory that the driver cuts into two heaps: type and heap 0 are local to the device, 1 is the host's.
+struct TwoHeaps {
+    uint64_t size[2] = {};  ///< bytes; of no use where [0] is 0
+    bool visible = false;   ///< the host sees heap 0 too
+    bool budget = false;    ///< there is VK_EXT_memory_budget
+    uint64_t used[2] = {}, peak[2] = {};
+    std::map<VkDeviceMemory, std::pair<uint32_t, uint64_t>> placed;  ///< heap and bytes
+};
+TwoHeaps heaps;
+
+/// The struct in a chain.
 template <class T>
-void edit(VkBaseOutStructure* s, void (*change)(T&)) {
-    if (change) change(*reinterpret_cast<T*>(s));
+T& as(VkBaseOutStructure* s) {
+    return *reinterpret_cast<T*>(s);
+}
+/// What a driver of Vulkan 1.1 knows nothing of is not asked.
+void check_chain(const VkBaseOutStructure* s) {
+    CHECK(s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
+    CHECK(s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
+    CHECK(s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
+    CHECK(s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
 }
 void VKAPI_PTR shaped_properties(VkPhysicalDevice device, VkPhysicalDeviceProperties2* p) {
     real_properties(device, p);
+    if (shape->version) p->properties.apiVersion = shape->version;
     if (shape->properties) shape->properties(p->properties);
-    for (auto* s = static_cast<VkBaseOutStructure*>(p->pNext); s; s = s->pNext)
-        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES) edit(s, shape->v11);
+    for (auto* s = static_cast<VkBaseOutStructure*>(p->pNext); s; s = s->pNext) {
+        check_chain(s);
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES && shape->subgroups)
+            shape->subgroups(as<Subgroups>(s));
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES && shape->max_allocation)
+            as<VkPhysicalDeviceMaintenance3Properties>(s).maxMemoryAllocationSize = shape->max_allocation;
+    }
 }
 void VKAPI_PTR shaped_features(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* f) {
     real_features(device, f);
-    if (shape->features) shape->features(f->features);
+    const auto drop = [](uint32_t which, VkBool32& feature) {
+        if (shape->without & which) feature = VK_FALSE;
+    };
+    drop(kSmallTypes, f->features.shaderInt16);
+    drop(kSmallTypes, f->features.shaderInt64);
     for (auto* s = static_cast<VkBaseOutStructure*>(f->pNext); s; s = s->pNext) {
-        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES) edit(s, shape->features11);
-        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES) edit(s, shape->features12);
+        check_chain(s);
+        switch (static_cast<int>(s->sType)) {
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES:
+                drop(kTimeline, as<VkPhysicalDeviceTimelineSemaphoreFeatures>(s).timelineSemaphore);
+                break;
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES:
+                drop(kStorage8, as<VkPhysicalDevice8BitStorageFeatures>(s).storageBuffer8BitAccess);
+                break;
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES:
+                drop(kStorage16, as<VkPhysicalDevice16BitStorageFeatures>(s).storageBuffer16BitAccess);
+                break;
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES:
+                drop(kAddresses, as<VkPhysicalDeviceBufferDeviceAddressFeatures>(s).bufferDeviceAddress);
+                break;
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES:
+                drop(kSmallTypes, as<VkPhysicalDeviceShaderFloat16Int8Features>(s).shaderFloat16);
+                drop(kSmallTypes, as<VkPhysicalDeviceShaderFloat16Int8Features>(s).shaderInt8);
+                break;
+            default: break;
+        }
     }
 }
 VkResult VKAPI_PTR shaped_extensions(VkPhysicalDevice device, const char* layer, uint32_t* n,
                                      VkExtensionProperties* p) {
-    if (!shape->without_extensions) return real_extensions(device, layer, n, p);
-    *n = 0;
+    uint32_t n_all = 0;
+    real_extensions(device, layer, &n_all, nullptr);
+    std::vector<VkExtensionProperties> all(n_all);
+    real_extensions(device, layer, &n_all, all.data());
+    const auto listed = [](const VkExtensionProperties& e) {
+        return !shape->extensions || std::string(shape->extensions).find(e.extensionName) != std::string::npos;
+    };
+    all.erase(std::remove_if(all.begin(), all.end(), [&](const auto& e) { return !listed(e); }), all.end());
+    if (heaps.budget) all.push_back({VK_EXT_MEMORY_BUDGET_EXTENSION_NAME, 1});
+    *n = uint32_t(all.size());
+    if (p) std::copy(all.begin(), all.end(), p);
     return VK_SUCCESS;
 }
+/// The driver and the layers hold the library to the version that they are told.
+VkResult VKAPI_PTR shaped_instance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* a, VkInstance* out) {
+    VkApplicationInfo app = *info->pApplicationInfo;
+    VkInstanceCreateInfo with = *info;
+    if (shape->version) app.apiVersion = shape->version;
+    with.pApplicationInfo = &app;
+    return real_create_instance(&with, a, out);
+}
 
-Result<vk::OpenDeviceRef> open_shape(const Shape& with, uint32_t max_submit_ms = 0) {
+PFN_vkGetPhysicalDeviceMemoryProperties2 real_memory = nullptr;
+PFN_vkGetBufferMemoryRequirements real_requirements = nullptr;
+PFN_vkAllocateMemory real_allocate = nullptr;
+PFN_vkFreeMemory real_free = nullptr;
+
+void VKAPI_PTR cut_memory(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties2* m) {
+    real_memory(device, m);
+    VkPhysicalDeviceMemoryProperties& p = m->memoryProperties;
+    const VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    p.memoryTypeCount = p.memoryHeapCount = 2;
+    p.memoryTypes[0] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | (heaps.visible ? host : 0), 0};
+    p.memoryTypes[1] = {host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 1};
+    p.memoryHeaps[0] = {heaps.size[0], VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
+    p.memoryHeaps[1] = {heaps.size[1], 0};
+    for (auto* s = static_cast<VkBaseOutStructure*>(m->pNext); s; s = s->pNext)
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT)
+            for (int h = 0; h < 2; ++h) {
+                as<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(s).heapBudget[h] = heaps.size[h];
+                as<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(s).heapUsage[h] = heaps.used[h];
+            }
+}
+void VKAPI_PTR cut_requirements(VkDevice device, VkBuffer buffer, VkMemoryRequirements* need) {
+    real_requirements(device, buffer, need);
+    need->memoryTypeBits = 3;
+}
+VkResult VKAPI_PTR cut_allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* a,
+                                VkDeviceMemory* out) {
+    const uint32_t heap = info->memoryTypeIndex;
+    if (heaps.used[heap] + info->allocationSize > heaps.size[heap]) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    VkMemoryAllocateInfo real = *info;
+    real.memoryTypeIndex = 0;
+    const VkResult r = real_allocate(device, &real, a, out);
+    if (r != VK_SUCCESS) return r;
+    heaps.placed[*out] = {heap, info->allocationSize};
+    heaps.used[heap] += info->allocationSize;
+    heaps.peak[heap] = std::max(heaps.peak[heap], heaps.used[heap]);
+    return r;
+}
+void VKAPI_PTR cut_free(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* a) {
+    const auto at = heaps.placed.find(memory);
+    if (at != heaps.placed.end()) {
+        heaps.used[at->second.first] -= at->second.second;
+        heaps.placed.erase(at);
+    }
+    real_free(device, memory, a);
+}
+void edit_memory(VolkDeviceTable* t) {
+    driver_shim::edit_device(t);
+    if (heaps.size[0] == 0) return;
+    real_requirements = std::exchange(t->vkGetBufferMemoryRequirements, cut_requirements);
+    real_allocate = std::exchange(t->vkAllocateMemory, cut_allocate);
+    real_free = std::exchange(t->vkFreeMemory, cut_free);
+}
+
+Result<vk::OpenDeviceRef> open_shape(const Shape& with, uint32_t max_submit_ms = 0,
+                                     Span<const vk::Quirk> quirks = vk::known_quirks()) {
     shape = &with;
     DeviceOptions options;
     options.kind = Kind::vulkan;
     options.max_submit_ms = max_submit_ms;
     vk::OpenDetail detail;
-    shim_driver(&detail);
+    detail.quirks = quirks;
+    detail.edit_device = edit_memory;
     detail.edit_instance = [](vk::InstanceTable* t) {
         driver_shim::edit_instance(t);
-        if (!t->vkGetPhysicalDeviceProperties2 || t->vkGetPhysicalDeviceProperties2 == shaped_properties) return;
+        if (!t->vkGetPhysicalDeviceProperties2) {  // before there is an instance
+            real_create_instance = std::exchange(t->vkCreateInstance, shaped_instance);
+            return;
+        }
+        if (t->vkGetPhysicalDeviceProperties2 == shaped_properties) return;
         real_properties = std::exchange(t->vkGetPhysicalDeviceProperties2, shaped_properties);
         real_features = std::exchange(t->vkGetPhysicalDeviceFeatures2, shaped_features);
         real_extensions = std::exchange(t->vkEnumerateDeviceExtensionProperties, shaped_extensions);
+        if (heaps.size[0] != 0) real_memory = std::exchange(t->vkGetPhysicalDeviceMemoryProperties2, cut_memory);
     };
     return vk::open_device(options, detail);
 }
@@ -159,7 +285,7 @@ TEST_CASE(
     for (const Shape& s : kShapes) {
         const std::string name = s.name;
         CAPTURE(name);
-        if (!deep() && !s.refused && n_same == 3) continue;
+        if (!deep() && !s.refused && s.in_deep_only) continue;
         vk::OpenDeviceRef opened;
         const Status status = open_shape(s).get(opened);
         if (s.refused) {
@@ -168,6 +294,11 @@ TEST_CASE(
             ++n_refused;
         } else {
             REQUIRE_MESSAGE(status.ok(), status.message());
+            const vk::DeviceTraits& traits = opened->gpu->traits;
+            if (s.version == VK_API_VERSION_1_1) {
+                CHECK(traits.timeline == (s.extensions == kOf12));
+                CHECK(traits.dot == (s.extensions == kOf12));
+            }
             std::vector<Token> text;
             const Status run = text_on(opened, bytes, &text);
             CHECK_MESSAGE(run.ok(), run.message());
@@ -208,6 +339,97 @@ TEST_CASE("max_submit_ms cuts prompts into more submissions, and changes no text
     const int64_t n_few = submissions(60000, &few);
     CHECK(submissions(1, &many) > n_few);
     CHECK(few == many);
+}
+
+TEST_CASE("where the driver cuts the one memory into two heaps, a model that is larger than the first runs in both") {
+    if (!gpu_device()) return;
+    constexpr uint64_t kLocalBytes = 4 << 20;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    std::vector<Token> want;
+    REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want).ok());
+    const Shape integrated{"integrated", nullptr,
+                           [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU; }};
+    for (const bool tells_budget : {true, false})
+        for (const bool visible : {true, false}) {
+            CAPTURE(tells_budget);
+            CAPTURE(visible);
+            heaps = TwoHeaps();
+            heaps.size[0] = kLocalBytes;
+            heaps.size[1] = uint64_t{1} << 30;
+            heaps.visible = visible;
+            heaps.budget = tells_budget;
+            std::vector<Token> text;
+            {
+                const vk::OpenDeviceRef opened = open_shape(integrated).value();
+                CHECK(opened->gpu->traits.memory_budget == tells_budget);
+                CHECK(opened->gpu->budget_bytes() > kLocalBytes);
+                const Status run = text_on(opened, bytes, &text);
+                CHECK_MESSAGE(run.ok(), run.message());
+            }
+            CHECK(text == want);
+            CHECK(heaps.peak[0] > 0);
+            CHECK(heaps.peak[1] > kLocalBytes);
+            CHECK(heaps.placed.empty());
+        }
+    const Shape discrete{"discrete", nullptr,
+                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
+    std::vector<Token> text;
+    const Status run = text_on(open_shape(discrete).value(), bytes, &text);
+    CHECK(run.code == Code::out_of_memory);
+    CHECK_MESSAGE(run.text.find("MiB left") != std::string::npos, run.message());
+    heaps = TwoHeaps();
+}
+
+TEST_CASE("a context whose keys one binding cannot see is refused in the same words by plan and create") {
+    if (!gpu_device()) return;
+    const Shape small{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    Device device = cpu_device();
+    device.impl()->machine = vk::make_backend(open_shape(small).value());
+    Model model;
+    REQUIRE(Model::load(device, bytes).get(model).ok());
+    SessionOptions options;
+    options.n_ubatch = 32;
+    options.n_context = 65536;
+    Session session;
+    const Status create = Session::create(model, options).get(session);
+    CHECK(create.code == Code::bad_argument);
+    CHECK_MESSAGE(create.text.find("binds at most 524288") != std::string::npos, create.message());
+    CHECK(Session::plan(model, options).status().text == create.text);
+    options.kv_k = options.kv_v = KvType::q4_0;
+    options.n_context = 1024;
+    CHECK(Session::create(model, options).get(session).ok());
+}
+
+TEST_CASE("a quirk turns off what it names on the devices that it names, and the report says so") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    std::vector<Token> want, text;
+    const vk::OpenDeviceRef plain = open_shape(kAsItIs).value();
+    REQUIRE(text_on(plain, bytes, &want).ok());
+    const vk::DeviceTraits& is = plain->gpu->traits;
+    const uint32_t all = vk::kNoTimeline | vk::kNoMatrix | vk::kNoDot | vk::kNoHalf | vk::kNoSmallBuffers |
+                         vk::kNoAddresses | vk::kNoShuffle | vk::kShortLoops;
+    const std::vector<vk::Quirk> here = {
+        {"an invented fault", all, is.driver_id, is.vendor_id, is.device_id, is.driver_version + 1}};
+    const vk::OpenDeviceRef opened = open_shape(kAsItIs, 0, here).value();
+    const vk::DeviceTraits& t = opened->gpu->traits;
+    CHECK_FALSE((t.timeline || t.matrix_khr || t.matrix_nv || t.dot || t.float16 || t.storage8 || t.storage16));
+    CHECK_FALSE((t.addresses || t.shuffle()));
+    CHECK(t.short_loops);
+    CHECK(opened->gpu->report().find("an invented fault") != std::string::npos);
+    REQUIRE(text_on(opened, bytes, &text).ok());
+    CHECK(text == want);
+
+    std::vector<vk::Quirk> elsewhere(4, here[0]);
+    elsewhere[0].driver_id = is.driver_id + 1;
+    elsewhere[1].vendor_id = is.vendor_id + 1;
+    elsewhere[2].device_id = is.device_id + 1;
+    elsewhere[3].mended_in = is.driver_version;
+    const vk::OpenDeviceRef other = open_shape(kAsItIs, 0, elsewhere).value();
+    CHECK(other->gpu->traits.timeline == is.timeline);
+    CHECK_FALSE(other->gpu->traits.short_loops);
+    CHECK(other->gpu->report().find("an invented fault") == std::string::npos);
 }
 
 #endif  // AUSPEX_NO_VULKAN

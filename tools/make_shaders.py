@@ -12,7 +12,7 @@
 Needs Python's standard library and glslc (Debian: glslc; checked with spirv-val where it is there).
 
 A source says in comment lines what is made of it. Without such a line: one module of the file's name.
-  // variant: NAME [-DKEY=VALUE ...] [@khr] [@prebuilt] [@product]
+  // variant: NAME [-DKEY=VALUE ...] [@khr] [@nv] [@prebuilt] [@product]
   // lint: exact          every float add, subtract and multiply must be `precise` or an fma
 A name that ends in <layout> makes a module for each layout of weights. A file in shaders/quant lists its layouts:
   // layout: NAME UNITS [-DKEY=VALUE ...] [@product]
@@ -23,6 +23,8 @@ UNITS      16-byte units of a tile. The modules of a layout are compiled with it
 @khr       the source uses GL_NV_cooperative_matrix with M, N and K as three different specialization
            constants; the module is rewritten to SPV_KHR_cooperative_matrix, which glslc of Debian 12
            cannot write by itself.
+@nv        the source uses GL_NV_cooperative_matrix as it is.
+           Modules with @khr or @nv are SPIR-V 1.5, of Vulkan 1.2; all others SPIR-V 1.3, of Vulkan 1.1.
 @prebuilt  the source needs a newer glslc than Debian 12's. Its module is committed as
            shaders/prebuilt/NAME.spv, with the hash of the source beside it in NAME.source; --check
            finds a stale one without the compiler, and --prebuild renews it.
@@ -38,7 +40,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHADERS = os.path.join(ROOT, "shaders")
 PREBUILT = os.path.join(SHADERS, "prebuilt")
 OUT = os.path.join(ROOT, "src", "machine", "vulkan", "spirv.inc")
-FLAGS = ["-fshader-stage=compute", "--target-env=vulkan1.2", "-O"]
+FLAGS = ["-fshader-stage=compute", "-O"]
 INCLUDES = [SHADERS, os.path.join(SHADERS, "quant")]
 MAGIC = 0x50535841
 MEND = "run: python3 tools/make_shaders.py"
@@ -69,10 +71,12 @@ class Module:
     def __init__(self, name, source, words, exact, layout=None):
         self.name, self.source, self.exact, self.layout = name, source, exact, layout
         self.khr, self.prebuilt = "@khr" in words, "@prebuilt" in words
+        self.target = "vulkan1.2" if self.khr or "@nv" in words else "vulkan1.1"
+        self.flags = FLAGS + [f"--target-env={self.target}"]
         self.defines = [w for w in words if w.startswith("-D")] + (layout.defines if layout else [])
         self.family = os.path.basename(source)[:-5]  # variants of one source share their specialization constants
         self.words, self.origin, self.contract = None, None, None
-        self.hash = source_hash(source, self.defines + (["@khr"] if self.khr else []), layout)
+        self.hash = source_hash(source, self.flags + self.defines + (["@khr"] if self.khr else []), layout)
 
 
 def read_text(path):
@@ -104,7 +108,7 @@ def closure(path, seen, layout):
 
 def source_hash(path, flags, layout):
     """Of the flags and of the code with everything it includes; comments and white space do not count."""
-    h = hashlib.sha256("\0".join(FLAGS + flags).encode())
+    h = hashlib.sha256("\0".join(flags).encode())
     for part in closure(path, [], layout):
         lines = shader_contract.strip_comments(read_for_shaders(part)).split("\n")
         code = "\n".join(" ".join(l.split()) for l in lines if l.strip())
@@ -147,7 +151,7 @@ def find_modules(layouts, skip_broken=False):
         exact = re.search(r"^//\s*lint:\s*exact\b", text, re.M) is not None
         variants = [v.split() for v in re.findall(r"^//\s*variant:[ \t]*(\S.*)$", text, re.M)] or [[file[:-5]]]
         for name, words, layout in expand(variants, layouts):
-            known = ("@khr", "@prebuilt") + (("@product",) if layout else ())
+            known = ("@khr", "@nv", "@prebuilt") + (("@product",) if layout else ())
             unknown = [w for w in words if not w.startswith("-D") and w not in known]
             if unknown or not re.fullmatch(r"[a-z0-9_]+", name):
                 raise Broken(f"shaders/{file}: the variant line '{' '.join([name] + words)}' has an odd name or word")
@@ -178,7 +182,8 @@ def call_glslc(glslc, m, words, what):
         if m.layout:
             with open(os.path.join(folder, "layout.glsl"), "w") as f:
                 f.write(f'#include "quant/{os.path.basename(m.layout.source)}"\n')
-        command = [glslc] + words + FLAGS + [f"-I{i}" for i in INCLUDES + [folder]] + m.defines + [m.source, "-o", out]
+        folders = [f"-I{i}" for i in INCLUDES + [folder]]
+        command = [glslc] + words + m.flags + folders + m.defines + [m.source, "-o", out]
         r = subprocess.run(command, capture_output=True, text=True)
         if r.returncode != 0:
             raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not {what}:\n{r.stderr.strip()}")
@@ -317,7 +322,7 @@ def validate(m, spirv_val):
     with tempfile.NamedTemporaryFile(suffix=".spv") as f:
         f.write(struct.pack(f"<{len(m.words)}I", *m.words))
         f.flush()
-        r = subprocess.run([spirv_val, "--target-env", "vulkan1.2", f.name], capture_output=True, text=True)
+        r = subprocess.run([spirv_val, "--target-env", m.target, f.name], capture_output=True, text=True)
     if r.returncode != 0:
         raise Broken(f"{m.name}: spirv-val says: {(r.stdout + r.stderr).strip()}")
 

@@ -13,10 +13,10 @@ namespace context_impl {
 
 constexpr uint32_t kReadRows = 64;  ///< kept rows fetched at a time
 
-/// Rows of a prompt that may run at once. Software devices (llvmpipe) end the loops of an invocation after 65,535
-/// rounds in all, which the general DeltaNet kernel reaches after 40 rows with heads of 256.
+/// Rows of a prompt that may run at once. Where loops are short, the general DeltaNet kernel reaches their end after 40
+/// rows with heads of 256.
 uint32_t max_rows(const VulkanModel& model) {
-    if (!model.device->gpu->traits.is_cpu()) return UINT32_MAX;
+    if (!model.device->gpu->traits.short_loops) return UINT32_MAX;
     for (const Op& op : model.plan->trunk.ops)
         if (op.kind == OpKind::delta && !fast_delta(model.device->shuffles, op.delta)) return 32;
     return UINT32_MAX;

@@ -82,6 +82,16 @@ bool take_device(const InstanceTable& t, VkDevice device, const char* name, F* o
     return *out != nullptr;
 }
 
+/// A function that Vulkan 1.2 took from a KHR extension, by the name that the device's version has for it; by the other
+/// where a borrowed instance was made for another version than the device's.
+template <class F>
+bool take_promoted(const Gpu& gpu, const char* name, F* out) {
+    const std::string khr = say(name, "KHR");
+    const bool core = gpu.traits.api_version >= VK_API_VERSION_1_2;
+    return take_device(gpu.vki, gpu.device, core ? name : khr.c_str(), out) ||
+           take_device(gpu.vki, gpu.device, core ? khr.c_str() : name, out);
+}
+
 Status load_instance_functions(Gpu* gpu, VkInstance instance) {
     InstanceTable& t = gpu->vki;
     const char* missing = nullptr;
@@ -97,7 +107,7 @@ Status load_instance_functions(Gpu* gpu, VkInstance instance) {
     AUSPEX_TAKE(vkCreateDevice)
     AUSPEX_TAKE(vkDestroyInstance)
 #undef AUSPEX_TAKE
-    if (missing) return fail(Code::no_device, "the Vulkan instance has no ", missing, ": version 1.2 is needed.");
+    if (missing) return fail(Code::no_device, "the Vulkan instance has no ", missing, ": version 1.1 is needed.");
     take_instance(t, instance, "vkCreateDebugUtilsMessengerEXT", &t.vkCreateDebugUtilsMessengerEXT);
     take_instance(t, instance, "vkDestroyDebugUtilsMessengerEXT", &t.vkDestroyDebugUtilsMessengerEXT);
     return {};
@@ -162,10 +172,13 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkGetPipelineCacheData)
     AUSPEX_TAKE(vkCreateSemaphore)
     AUSPEX_TAKE(vkDestroySemaphore)
-    AUSPEX_TAKE(vkGetBufferDeviceAddress)
+    if (gpu->traits.addresses) {
+        AUSPEX_TAKE(vkGetBufferDeviceAddress)
+    }
     if (gpu->traits.timeline) {
-        AUSPEX_TAKE(vkWaitSemaphores)
-        AUSPEX_TAKE(vkGetSemaphoreCounterValue)
+        if (!take_promoted(*gpu, "vkWaitSemaphores", &d.vkWaitSemaphores)) missing = "vkWaitSemaphores";
+        if (!take_promoted(*gpu, "vkGetSemaphoreCounterValue", &d.vkGetSemaphoreCounterValue))
+            missing = "vkGetSemaphoreCounterValue";
     } else {
         AUSPEX_TAKE(vkCreateFence)
         AUSPEX_TAKE(vkDestroyFence)
@@ -174,7 +187,7 @@ Status load_device_functions(Gpu* gpu) {
         AUSPEX_TAKE(vkWaitForFences)
     }
 #undef AUSPEX_TAKE
-    if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.2 is needed.");
+    if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.1 is needed.");
     return {};
 }
 
@@ -245,7 +258,7 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
     VkApplicationInfo app{};
     app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
     app.pEngineName = "auspex";
-    app.apiVersion = VK_API_VERSION_1_3;  // the newest this code knows; devices of 1.2 are fine
+    app.apiVersion = VK_API_VERSION_1_3;  // the newest this code knows; devices of 1.1 are fine
     info.pApplicationInfo = &app;
     info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
     info.ppEnabledExtensionNames = extensions.data();
@@ -340,7 +353,7 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         std::string why;
         const int family = compute_family(*gpu, all[i], detail.queue_family, &bits);
         if (p.properties.apiVersion < kApiVersion)
-            why = "it has no Vulkan 1.2";
+            why = "it has no Vulkan 1.1";
         else if (family < 0)
             why = "it has no compute queue";
         else if (software && options.kind == Kind::best && !asked && !detail.allow_software)
@@ -420,7 +433,7 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
     gpu->vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p);
     if (p.properties.apiVersion < kApiVersion)
-        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has no Vulkan 1.2.");
+        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has no Vulkan 1.1.");
     if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
         return fail(Code::no_device, "the borrowed device ", line(0, p.properties),
                     " has fewer than 12 storage buffers a kernel.");
@@ -518,16 +531,19 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     gpu->memory_limit_bytes = options.memory_limit_bytes;
     gpu->timeout_ns = std::max<uint64_t>(detail.timeout_ns, 1);
     std::vector<const char*> extensions;
+    const auto look = [&] {
+        probe(gpu.get(), options.borrow, &extensions);
+        for (const std::string& reason : apply_quirks(detail.quirks, &gpu->traits)) gpu->notes.push_back(reason);
+        if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+    };
     if (options.borrow) {
         if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
-        probe(gpu.get(), options.borrow, &extensions);
-        if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+        look();
     } else {
         if (Status s = impl::load_library(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
-        probe(gpu.get(), nullptr, &extensions);
-        if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+        look();
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
             r == VK_ERROR_INITIALIZATION_FAILED) {
@@ -578,8 +594,16 @@ uint64_t Gpu::budget_bytes() {
         left = memory_limit_bytes > used ? memory_limit_bytes - used : 0;
     }
     if (traits.is_cpu()) return left;  // a software device reports a figure, not a limit
-    const uint32_t heap = traits.memory.memoryTypes[traits.type_device].heapIndex;
-    uint64_t room = UINT64_MAX;
+    uint64_t room = heap_room(traits.type_device);
+    if (traits.spills()) {
+        const uint64_t other = heap_room(traits.type_upload);
+        room += std::min(other, UINT64_MAX - room);
+    }
+    return std::min(left, room);
+}
+
+uint64_t Gpu::heap_room(uint32_t type) {
+    const uint32_t heap = traits.memory.memoryTypes[type].heapIndex;
     if (traits.memory_budget) {
         VkPhysicalDeviceMemoryBudgetPropertiesEXT b{};
         b.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT;
@@ -587,12 +611,11 @@ uint64_t Gpu::budget_bytes() {
         m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
         m.pNext = &b;
         vki.vkGetPhysicalDeviceMemoryProperties2(physical, &m);
-        room = b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
-    } else if (!traits.uma) {
-        const uint64_t limit = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
-        room = limit > used ? limit - used : 0;
+        return b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
     }
-    return std::min(left, room);
+    if (traits.uma) return UINT64_MAX;
+    const uint64_t limit = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
+    return limit > used ? limit - used : 0;
 }
 
 Status lost_before() { return Status(Code::device_lost, "the Vulkan device was lost before. Open the device again."); }

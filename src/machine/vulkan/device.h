@@ -9,6 +9,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/shared.h"
 #include "../../base/base.h"
+#include "quirks.h"
 
 #include <atomic>
 #include <mutex>
@@ -28,8 +29,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// The lowest version that the library needs, and the one its shaders are compiled for.
-constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
+/// The lowest version that the library needs, and the one its shaders are compiled for, those that use cooperative
+/// matrices apart: they need 1.2.
+constexpr uint32_t kApiVersion = VK_API_VERSION_1_1;
 /// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
 constexpr uint32_t kMaxBindings = args::kMaxBindings;
 constexpr uint32_t kPushBytes = args::kPushBytes;                  // of a kernel's arguments
@@ -129,7 +131,13 @@ struct DeviceTraits {
     bool uma = false;                     ///< one memory for both sides
     bool device_mapped = false;           ///< type_device can be written by the host directly
     bool borrowed = false;
+    bool short_loops = false;  ///< kShortLoops of quirks.h
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
+    /// The one memory is cut into two heaps by the driver: what the first has no room for goes to the heap of uploads,
+    /// which the device reads as fast.
+    bool spills() const {
+        return uma && memory.memoryTypes[type_device].heapIndex != memory.memoryTypes[type_upload].heapIndex;
+    }
     /// "discrete", "integrated", "virtual", "software" or "other".
     const char* type_name() const;
 };
@@ -163,6 +171,7 @@ struct OpenDetail {
     std::function<void(InstanceTable*)> edit_instance;  ///< replace instance functions (after loading)
     std::function<void(VolkDeviceTable*)> edit_device;  ///< replace device functions (after loading)
     std::function<void(DeviceTraits*)> edit_traits;     ///< shrink limits, hide features (before device creation)
+    Span<const Quirk> quirks = known_quirks();
 };
 
 /// A device, its queue and its tables. Open one with open_gpu(); destroys what it created.
@@ -197,8 +206,11 @@ struct Gpu {
     /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
     /// one, and the fence, if there is one.
     Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);
-    /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said.
+    /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said. Where memory is shared
+    /// with the host, those of both heaps.
     uint64_t budget_bytes();
+    /// Bytes of the heap of a memory type that may still be allocated; UINT64_MAX where nothing can be said.
+    uint64_t heap_room(uint32_t type);
     /// The traits, the notes: several lines.
     std::string report() const;
 
@@ -218,7 +230,7 @@ Status lost_before();
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is
 ///           there, or by index. `borrow` runs on the application's device: features are used only
 ///           as far as `borrow` tells.
-/// errors    no_device: no loader, no driver, Vulkan below 1.2, no compute queue (the text lists
+/// errors    no_device: no loader, no driver, Vulkan below 1.1, no compute queue (the text lists
 ///           what was found); bad_argument: index out of range; not_found: no validation layer.
 /// cost      20-500 ms, the driver's.
 /// trap      the loader unloads the driver with the last instance, and NVIDIA's (580) fails when loaded

@@ -100,6 +100,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     uint32_t type = want.arena == Arena::ring                                     ? t.type_readback
                     : want.arena == Arena::staging || want.arena == Arena::pinned ? t.type_upload
                                                                                   : t.type_device;
+    if (type == t.type_device && t.spills() && gpu_->heap_room(type) < need.size) type = t.type_upload;
     VkMemoryAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.allocationSize = need.size;
@@ -109,8 +110,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     flags_info.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
     if (t.addresses) allocate.pNext = &flags_info;
     VkResult r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
-    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY && t.uma && type != t.type_upload) {
-        // One memory cut into two heaps by the driver: the other heap is as good.
+    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY && t.spills() && type != t.type_upload) {
         allocate.memoryTypeIndex = type = t.type_upload;
         r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
     }

@@ -11,6 +11,10 @@ namespace probe_impl {
 
 // Declares VK_KHR_cooperative_matrix, which is newer than the oldest Vulkan headers that auspex builds with.
 constexpr const char* kMatrixKhr = "VK_KHR_cooperative_matrix";
+// What Vulkan 1.2 made part of itself; a device of 1.1 has it by these names.
+constexpr const char* kStorage8 = "VK_KHR_8bit_storage";
+constexpr const char* kFloat16Int8 = "VK_KHR_shader_float16_int8";
+constexpr const char* kTimeline = "VK_KHR_timeline_semaphore";
 constexpr auto kMatrixFeaturesType = static_cast<VkStructureType>(1000506000);
 constexpr auto kMatrixPropertiesType = static_cast<VkStructureType>(1000506001);
 constexpr uint32_t kScopeSubgroup = 3;
@@ -30,11 +34,16 @@ struct MatrixProperties {
 using GetMatrixProperties = VkResult(VKAPI_PTR*)(VkPhysicalDevice, uint32_t*, MatrixProperties*);
 
 // All optional features. The driver fills it, or read() does from a borrowed device, or it is passed to vkCreateDevice.
-// A struct joins the chain only if the device's version or an extension defines it.
+// A struct joins the chain only if the device's version or an extension defines it; the structs of whole versions
+// (VkPhysicalDeviceVulkan12Features and so on) never do, because a device of Vulkan 1.1 knows none of them.
 struct FeatureChain {
     VkPhysicalDeviceFeatures2 core{};
-    VkPhysicalDeviceVulkan11Features v11{};
-    VkPhysicalDeviceVulkan12Features v12{};
+    VkPhysicalDevice16BitStorageFeatures storage16{};
+    VkPhysicalDevice8BitStorageFeatures storage8{};
+    VkPhysicalDeviceShaderFloat16Int8Features small{};
+    VkPhysicalDeviceTimelineSemaphoreFeatures timeline{};
+    VkPhysicalDeviceVulkanMemoryModelFeatures model{};
+    VkPhysicalDeviceBufferDeviceAddressFeatures addresses{};
     VkPhysicalDeviceShaderIntegerDotProductFeatures dot{};
     VkPhysicalDeviceSubgroupSizeControlFeatures size{};
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix_nv{};
@@ -43,15 +52,18 @@ struct FeatureChain {
 
     FeatureChain() {
         core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-        v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
-        v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+        storage16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+        storage8.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES;
+        small.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
+        timeline.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
+        model.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
+        addresses.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
         dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES;
         size.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
         matrix_nv.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV;
         matrix_khr.sType = kMatrixFeaturesType;
         tail = &core.pNext;
-        add(&v11);
-        add(&v12);
+        add(&storage16);
     }
     FeatureChain(const FeatureChain&) = delete;
     FeatureChain& operator=(const FeatureChain&) = delete;
@@ -60,58 +72,52 @@ struct FeatureChain {
         *tail = s;
         tail = &s->pNext;
     }
+    template <class T>
+    static void copy(T* to, const VkBaseInStructure* from) {
+        void* next = to->pNext;
+        *to = *reinterpret_cast<const T*>(from);
+        to->pNext = next;
+    }
     // Copies the features that the owner of a borrowed device enabled.
     void read(const void* chain) {
         for (const auto* s = static_cast<const VkBaseInStructure*>(chain); s; s = s->pNext) {
             switch (static_cast<int>(s->sType)) {
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2:
-                    core.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(s)->features;
-                    break;
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES:
-                    v11.storageBuffer16BitAccess =
-                        reinterpret_cast<const VkPhysicalDeviceVulkan11Features*>(s)->storageBuffer16BitAccess;
-                    break;
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES:
-                    v11.storageBuffer16BitAccess =
-                        reinterpret_cast<const VkPhysicalDevice16BitStorageFeatures*>(s)->storageBuffer16BitAccess;
-                    break;
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES: {
-                    void* next = v12.pNext;
-                    v12 = *reinterpret_cast<const VkPhysicalDeviceVulkan12Features*>(s);
-                    v12.pNext = next;
-                    break;
-                }
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES:
-                    v12.timelineSemaphore =
-                        reinterpret_cast<const VkPhysicalDeviceTimelineSemaphoreFeatures*>(s)->timelineSemaphore;
-                    break;
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES: {
-                    const auto* f = reinterpret_cast<const VkPhysicalDeviceVulkan13Features*>(s);
-                    dot.shaderIntegerDotProduct = f->shaderIntegerDotProduct;
-                    size.subgroupSizeControl = f->subgroupSizeControl;
-                    size.computeFullSubgroups = f->computeFullSubgroups;
-                    break;
-                }
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES:
-                    dot.shaderIntegerDotProduct =
-                        reinterpret_cast<const VkPhysicalDeviceShaderIntegerDotProductFeatures*>(s)
-                            ->shaderIntegerDotProduct;
-                    break;
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES: {
-                    const auto* f = reinterpret_cast<const VkPhysicalDeviceSubgroupSizeControlFeatures*>(s);
-                    size.subgroupSizeControl = f->subgroupSizeControl;
-                    size.computeFullSubgroups = f->computeFullSubgroups;
-                    break;
-                }
-                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV:
-                    matrix_nv.cooperativeMatrix =
-                        reinterpret_cast<const VkPhysicalDeviceCooperativeMatrixFeaturesNV*>(s)->cooperativeMatrix;
-                    break;
-                case static_cast<int>(kMatrixFeaturesType):
-                    matrix_khr.matrix = reinterpret_cast<const MatrixFeatures*>(s)->matrix;
-                    break;
-                default: break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2: copy(&core, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES: copy(&storage16, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES: copy(&storage8, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES: copy(&small, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES: copy(&timeline, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES: copy(&model, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES: copy(&addresses, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES: copy(&dot, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES: copy(&size, s); break;
+                case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV: copy(&matrix_nv, s); break;
+                case static_cast<int>(kMatrixFeaturesType): copy(&matrix_khr, s); break;
+                default: read_version(s); break;
             }
+        }
+    }
+
+  private:
+    // From a struct of all features of a version.
+    void read_version(const VkBaseInStructure* s) {
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES) {
+            storage16.storageBuffer16BitAccess =
+                reinterpret_cast<const VkPhysicalDeviceVulkan11Features*>(s)->storageBuffer16BitAccess;
+        } else if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES) {
+            const auto* f = reinterpret_cast<const VkPhysicalDeviceVulkan12Features*>(s);
+            storage8.storageBuffer8BitAccess = f->storageBuffer8BitAccess;
+            small.shaderFloat16 = f->shaderFloat16;
+            small.shaderInt8 = f->shaderInt8;
+            timeline.timelineSemaphore = f->timelineSemaphore;
+            model.vulkanMemoryModel = f->vulkanMemoryModel;
+            model.vulkanMemoryModelDeviceScope = f->vulkanMemoryModelDeviceScope;
+            addresses.bufferDeviceAddress = f->bufferDeviceAddress;
+        } else if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES) {
+            const auto* f = reinterpret_cast<const VkPhysicalDeviceVulkan13Features*>(s);
+            dot.shaderIntegerDotProduct = f->shaderIntegerDotProduct;
+            size.subgroupSizeControl = f->subgroupSizeControl;
+            size.computeFullSubgroups = f->computeFullSubgroups;
         }
     }
 };
@@ -161,8 +167,11 @@ void probe_shapes(const Gpu& gpu, DeviceTraits* t) {
 // All properties that are read. A struct joins the chain only if the device's version or an extension defines it.
 struct PropertyChain {
     VkPhysicalDeviceProperties2 core{};
-    VkPhysicalDeviceVulkan11Properties v11{};
-    VkPhysicalDeviceVulkan12Properties v12{};
+    VkPhysicalDeviceSubgroupProperties subgroup{};
+    VkPhysicalDeviceMaintenance3Properties allocation{};
+    VkPhysicalDeviceIDProperties id{};
+    VkPhysicalDeviceDriverProperties driver{};
+    VkPhysicalDeviceFloatControlsProperties floats{};
     VkPhysicalDeviceMaintenance4Properties buffer{};
     VkPhysicalDeviceSubgroupSizeControlProperties size{};
     VkPhysicalDeviceShaderIntegerDotProductProperties dot{};
@@ -174,8 +183,9 @@ struct PropertyChain {
     PropertyChain() {
         core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
         tail = &core.pNext;
-        add(&v11, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
-        add(&v12, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
+        add(&subgroup, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES);
+        add(&allocation, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+        add(&id, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES);
     }
     PropertyChain(const PropertyChain&) = delete;
     PropertyChain& operator=(const PropertyChain&) = delete;
@@ -192,7 +202,7 @@ using Extensions = std::vector<VkExtensionProperties>;
 // Optional features that may be queried, by API version or extension. On a borrowed device, only extensions that its
 // owner enabled count.
 struct Support {
-    bool v13, dot, size, matrix_khr, matrix_nv;
+    bool v12, v13, storage8, small, timeline, dot, size, matrix_khr, matrix_nv;
 };
 
 Support supported(uint32_t api_version, const Extensions& present, const VulkanHandles* borrow) {
@@ -203,15 +213,22 @@ Support supported(uint32_t api_version, const Extensions& present, const VulkanH
         return false;
     };
     Support s{};
+    s.v12 = api_version >= VK_API_VERSION_1_2;
     s.v13 = api_version >= VK_API_VERSION_1_3;
+    s.storage8 = s.v12 || has(kStorage8);
+    s.small = s.v12 || has(kFloat16Int8);
+    s.timeline = s.v12 || has(kTimeline);
     s.dot = s.v13 || has("VK_KHR_shader_integer_dot_product");
     s.size = s.v13 || has("VK_EXT_subgroup_size_control");
-    s.matrix_khr = has(kMatrixKhr);
-    s.matrix_nv = has("VK_NV_cooperative_matrix");
+    s.matrix_khr = s.v12 && has(kMatrixKhr);  // the modules that use matrices are SPIR-V 1.5
+    s.matrix_nv = s.v12 && has("VK_NV_cooperative_matrix");
     return s;
 }
 
 void query_properties(const Gpu& gpu, const Extensions& present, const Support& support, PropertyChain* chain) {
+    if (support.v12 || has_extension(present, "VK_KHR_driver_properties"))
+        chain->add(&chain->driver, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES);
+    if (support.v12) chain->add(&chain->floats, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES);
     chain->has_buffer = support.v13 || has_extension(present, "VK_KHR_maintenance4");
     if (chain->has_buffer) chain->add(&chain->buffer, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES);
     if (support.size) chain->add(&chain->size, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
@@ -226,16 +243,16 @@ void query_properties(const Gpu& gpu, const Extensions& present, const Support& 
 void set_identity(const PropertyChain& chain, DeviceTraits* t) {
     const VkPhysicalDeviceProperties& p = chain.core.properties;
     t->name = p.deviceName;
-    t->driver_name = chain.v12.driverName;
-    t->driver_info = chain.v12.driverInfo;
+    t->driver_name = chain.driver.driverName;
+    t->driver_info = chain.driver.driverInfo;
     t->vendor_id = p.vendorID;
     t->device_id = p.deviceID;
-    t->driver_id = static_cast<uint32_t>(chain.v12.driverID);
+    t->driver_id = static_cast<uint32_t>(chain.driver.driverID);
     t->driver_version = p.driverVersion;
     t->type = p.deviceType;
     copy_uuid(t->pipeline_cache_uuid, p.pipelineCacheUUID);
-    copy_uuid(t->driver_uuid, chain.v11.driverUUID);
-    copy_uuid(t->device_uuid, chain.v11.deviceUUID);
+    copy_uuid(t->driver_uuid, chain.id.driverUUID);
+    copy_uuid(t->device_uuid, chain.id.deviceUUID);
     t->timestamp_period_ns = double(p.limits.timestampPeriod);
     const VkPhysicalDeviceShaderCorePropertiesAMD& amd = chain.core_amd;
     t->n_core = chain.sm_nv.shaderSMCount
@@ -245,10 +262,9 @@ void set_identity(const PropertyChain& chain, DeviceTraits* t) {
 
 void set_limits(const PropertyChain& chain, DeviceTraits* t) {
     const VkPhysicalDeviceLimits& limits = chain.core.properties.limits;
-    const VkPhysicalDeviceVulkan11Properties& v11 = chain.v11;
     t->max_storage_range = limits.maxStorageBufferRange;
-    t->max_allocation_bytes = v11.maxMemoryAllocationSize;
-    t->max_buffer_bytes = chain.has_buffer ? chain.buffer.maxBufferSize : v11.maxMemoryAllocationSize;
+    t->max_allocation_bytes = chain.allocation.maxMemoryAllocationSize;
+    t->max_buffer_bytes = chain.has_buffer ? chain.buffer.maxBufferSize : t->max_allocation_bytes;
     t->max_allocation_count = limits.maxMemoryAllocationCount;
     t->storage_align = std::max<uint64_t>(limits.minStorageBufferOffsetAlignment, 16);
     t->atom_bytes = std::max<uint64_t>(limits.nonCoherentAtomSize, 1);
@@ -260,8 +276,9 @@ void set_limits(const PropertyChain& chain, DeviceTraits* t) {
     }
     t->max_storage_bindings =
         std::min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers);
-    t->subgroup_size = t->subgroup_min = t->subgroup_max = v11.subgroupSize;
-    if (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) t->subgroup_ops = v11.subgroupSupportedOperations;
+    t->subgroup_size = t->subgroup_min = t->subgroup_max = chain.subgroup.subgroupSize;
+    if (chain.subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT)
+        t->subgroup_ops = chain.subgroup.supportedOperations;
 }
 
 void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTraits* t) {
@@ -275,17 +292,18 @@ void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTrait
         t->subgroup_max = chain.size.maxSubgroupSize;
         t->max_group_subgroups = chain.size.maxComputeWorkgroupSubgroups;
     }
-    t->float16 = f.v12.shaderFloat16 != 0;
-    t->int8 = f.v12.shaderInt8 != 0;
+    t->float16 = f.small.shaderFloat16 != 0;
+    t->int8 = f.small.shaderInt8 != 0;
     t->int16 = f.core.features.shaderInt16 != 0;
     t->int64 = f.core.features.shaderInt64 != 0;
-    t->storage16 = f.v11.storageBuffer16BitAccess != 0;
-    t->timeline = f.v12.timelineSemaphore != 0;
-    t->storage8 = f.v12.storageBuffer8BitAccess != 0;
-    t->rounding_rte32 = chain.v12.shaderRoundingModeRTEFloat32 != 0;
-    t->keep_nan32 = chain.v12.shaderSignedZeroInfNanPreserveFloat32 != 0;
-    t->memory_model = f.v12.vulkanMemoryModel != 0 && f.v12.vulkanMemoryModelDeviceScope != 0;
-    t->addresses = f.v12.bufferDeviceAddress != 0 && chain.core.properties.limits.maxPushConstantsSize >= kPushAllBytes;
+    t->storage16 = f.storage16.storageBuffer16BitAccess != 0;
+    t->storage8 = f.storage8.storageBuffer8BitAccess != 0;
+    t->timeline = f.timeline.timelineSemaphore != 0;
+    t->rounding_rte32 = chain.floats.shaderRoundingModeRTEFloat32 != 0;
+    t->keep_nan32 = chain.floats.shaderSignedZeroInfNanPreserveFloat32 != 0;
+    t->memory_model = f.model.vulkanMemoryModel != 0 && f.model.vulkanMemoryModelDeviceScope != 0;
+    t->addresses =
+        f.addresses.bufferDeviceAddress != 0 && chain.core.properties.limits.maxPushConstantsSize >= kPushAllBytes;
     t->matrix_khr = f.matrix_khr.matrix != 0 && t->memory_model;
     t->matrix_nv = f.matrix_nv.cooperativeMatrix != 0 && t->memory_model;
 }
@@ -332,6 +350,11 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
     probe_impl::set_limits(properties, &t);
 
     probe_impl::FeatureChain features;
+    if (support.storage8) features.add(&features.storage8);
+    if (support.small) features.add(&features.small);
+    if (support.timeline) features.add(&features.timeline);
+    if (support.v12) features.add(&features.model);
+    if (support.v12) features.add(&features.addresses);
     if (support.dot) features.add(&features.dot);
     if (support.size) features.add(&features.size);
     if (support.matrix_khr) features.add(&features.matrix_khr);
@@ -346,6 +369,9 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
     probe_impl::probe_shapes(*gpu, &t);
     probe_impl::query_memory(*gpu, &t);
 
+    if (!support.v12 && t.storage8) need->push_back(probe_impl::kStorage8);
+    if (!support.v12 && (t.float16 || t.int8)) need->push_back(probe_impl::kFloat16Int8);
+    if (!support.v12 && t.timeline) need->push_back(probe_impl::kTimeline);
     if (!support.v13 && t.dot) need->push_back("VK_KHR_shader_integer_dot_product");
     if (!support.v13 && (t.subgroup_size_control || t.full_subgroups)) need->push_back("VK_EXT_subgroup_size_control");
     if (has_extension(present, "VK_KHR_portability_subset")) need->push_back("VK_KHR_portability_subset");
@@ -354,18 +380,23 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
 VkResult create_device(Gpu* gpu, std::vector<const char*> extensions) {
     const DeviceTraits& t = gpu->traits;
     probe_impl::FeatureChain f;
-    f.v12.timelineSemaphore = t.timeline;
-    f.v12.shaderFloat16 = t.float16;
-    f.v12.shaderInt8 = t.int8;
-    f.v12.storageBuffer8BitAccess = t.storage8;
-    f.v12.vulkanMemoryModel = f.v12.vulkanMemoryModelDeviceScope = t.memory_model;
-    f.v12.bufferDeviceAddress = t.addresses;
-    f.v11.storageBuffer16BitAccess = t.storage16;
     f.core.features.shaderInt16 = t.int16;
     f.core.features.shaderInt64 = t.int64;
+    f.storage16.storageBuffer16BitAccess = t.storage16;
+    f.storage8.storageBuffer8BitAccess = t.storage8;
+    f.small.shaderFloat16 = t.float16;
+    f.small.shaderInt8 = t.int8;
+    f.timeline.timelineSemaphore = t.timeline;
+    f.model.vulkanMemoryModel = f.model.vulkanMemoryModelDeviceScope = t.memory_model;
+    f.addresses.bufferDeviceAddress = t.addresses;
     f.dot.shaderIntegerDotProduct = t.dot;
     f.size.subgroupSizeControl = t.subgroup_size_control;
     f.size.computeFullSubgroups = t.full_subgroups;
+    if (t.storage8) f.add(&f.storage8);
+    if (t.float16 || t.int8) f.add(&f.small);
+    if (t.timeline) f.add(&f.timeline);
+    if (t.memory_model) f.add(&f.model);
+    if (t.addresses) f.add(&f.addresses);
     if (t.dot) f.add(&f.dot);
     if (t.subgroup_size_control || t.full_subgroups) f.add(&f.size);
     if (t.matrix_khr) {
