@@ -30161,8 +30161,10 @@ namespace vk {
 namespace quirks_impl {
 
 constexpr Quirk kKnown[] = {
-    {"llvmpipe ends the loops of an invocation after 65,535 rounds in all, so prompts run in small pieces", kShortLoops,
-     VK_DRIVER_ID_MESA_LLVMPIPE},
+    {"llvmpipe ends the loops of an invocation after 65,535 rounds in all; where DeltaNet heads are not 128 wide, "
+     "prompts "
+     "run 32 rows at once",
+     kShortLoops, VK_DRIVER_ID_MESA_LLVMPIPE},
 };
 
 bool matches(const Quirk& q, const DeviceTraits& t) {
