@@ -144,6 +144,20 @@ class Access(unittest.TestCase):
         r = subprocess.run([BINARY, "serve", "--version"], capture_output=True, timeout=60)
         self.assertEqual((r.returncode, r.stdout[:13]), (0, b"auspex-server"))
 
+    def test_it_says_what_it_serves(self):
+        for options in ([], ["-m", DEMO, "--alias", "mine"]):
+            r = subprocess.Popen([SERVER, "--port", "0", "--device", "cpu", *options], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+            self.assertIn("http://127.0.0.1:", r.stdout.readline())
+            said = r.stderr.readline()
+            if not options:
+                self.assertIn("no model was named", said)
+                said = r.stderr.readline()
+            name = "mine" if options else "auspex-demo"
+            self.assertRegex(said, rf"'{name}' is ready: \d+ rows of context on cpu")
+            r.terminate()
+            self.assertEqual((r.communicate(timeout=60), r.returncode), (("", ""), 0))
+
     def test_port_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]

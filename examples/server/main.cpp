@@ -106,6 +106,13 @@ void learn_of_model(const server::Engine& engine, server::Service* to) {
         if (v.key == "tokenizer.chat_template" && !v.elements.empty()) to->chat_template = v.elements[0];
 }
 
+/// Tells on stderr what is served, and that the demo model is, where none was named.
+void tell_ready(const server::Engine& engine, const std::string& alias, const std::string& named) {
+    if (named.empty()) cli::note("no model was named: serving the demo model, " + engine.path() + "; choose one by -m");
+    cli::note("'" + alias + "' is ready: " + std::to_string(engine.n_context()) + " rows of context on " +
+              engine.device_name());
+}
+
 /// Each client takes a descriptor, and the usual limit of 1024 is meant for programs that use select().
 void raise_descriptor_limit() {
     rlimit limit = {};
@@ -158,10 +165,12 @@ int serve(ServeOptions o) {
     const pthread_t waiting = pthread_self();
     engine.start([&](const Status& status) {
         loaded = status;
-        if (status.ok())
-            learn_of_model(engine, &service);
-        else
+        if (!status.ok()) {
             pthread_kill(waiting, SIGUSR1);
+            return;
+        }
+        learn_of_model(engine, &service);
+        tell_ready(engine, service.alias, o.engine.place.model);
     });
     int received = 0;
     while (sigwait(&signals, &received) != 0) {
