@@ -20690,6 +20690,7 @@ class Writer {
           elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {}
 
     Status add_tool(const Tool& tool) {
+        AUSPEX_TRY(takes_object(tool));
         SchemaOptions options;
         options.any_order = options_.any_order;
         options.ignore_unsupported = options_.ignore_unsupported;
@@ -20701,6 +20702,7 @@ class Writer {
             return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
         for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
         const ExprId value = pool_.rule(arguments);
+        arguments_.push_back({tool.name, arguments});
         if (elements_)
             tools_.push_back(pool_.concat({pool_.text(tool.name + ">\n"), value, pool_.text("</function>\n")}));
         else
@@ -20721,9 +20723,15 @@ class Writer {
         const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}).get(form_);
         return s.ok() ? s : Status(s.code, "answer: " + s.text);
     }
-    /// After Rules::finish(), which empties the rules that no text matches.
-    Status check_answer() const {
-        if (form_ == Rules::kNoRule || rules_.body[form_] != kNoMatch) return {};
+    /// Finishes the rules, which empties those that no text matches.
+    Status finish() const {
+        const Status finished = rules_.finish();
+        if (!finished.ok() && finished.code != Code::bad_argument) return finished;
+        for (const auto& [name, rule] : arguments_)
+            if (rules_.body[rule] == kNoMatch)
+                return fail(Code::bad_argument, "tool ", quote(name, 60),
+                            ": #: no arguments are valid against the schema; check what it requires");
+        if (!finished.ok() || form_ == Rules::kNoRule || rules_.body[form_] != kNoMatch) return finished;
         return fail(Code::bad_argument, "answer: no value is valid against the schema; check what it requires");
     }
 
@@ -20748,6 +20756,19 @@ class Writer {
     }
 
   private:
+    /// Arguments are an object: other types are found here, because a schema alone may be of any.
+    static Status takes_object(const Tool& tool) {
+        const Json* type = tool.parameters.find("type");
+        if (!type) return {};
+        const auto is_object = [](const Json& t) { return t.is(Json::Kind::string) && t.text() == "object"; };
+        const bool takes = type->is(Json::Kind::array)
+                               ? std::any_of(type->items().begin(), type->items().end(), is_object)
+                               : is_object(*type);
+        if (takes) return {};
+        return fail(Code::bad_argument, "tool ", quote(tool.name, 60),
+                    ": #: type: expected \"object\", which arguments are, found ", quote(type->dump()));
+    }
+
     ExprId terminal(const char* name, bool other) {
         TokenTerminal t;
         t.name = name;
@@ -20797,7 +20818,8 @@ class Writer {
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
     std::vector<ExprId> tools_;
-    uint32_t form_ = Rules::kNoRule;  ///< of ToolOptions::answer
+    std::vector<std::pair<std::string, uint32_t>> arguments_;  ///< of each tool: its name, and the rule
+    uint32_t form_ = Rules::kNoRule;                           ///< of ToolOptions::answer
 };
 
 }  // namespace tool_calls_impl
@@ -20831,8 +20853,7 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
     if (!options.answer.empty() && options.choice == ToolChoice::automatic)
         AUSPEX_TRY(writer.add_answer(options.answer));
     writer.write_reply();
-    AUSPEX_TRY(rules->finish());
-    AUSPEX_TRY(writer.check_answer());
+    AUSPEX_TRY(writer.finish());
     return std::shared_ptr<const Rules>(rules);
 }
 

@@ -56,6 +56,14 @@ class Constraint(BaseCli):
         self.refused(2, "bad_argument", "--tools FILE", run=[*run, "--tool-choice", "required"])
         self.refused(2, "bad_argument", "JSON array", run=[*run, "--tools", bad])
         self.refused(2, "bad_argument", "nobody", run=[*run, "--tools", tools, "--tool-choice", "nobody"])
+        for code, schema, words in (
+                ("unsupported", {"properties": {"a/b": {"type": "array", "uniqueItems": True}}},
+                 "#/properties/a~1b: uniqueItems: "),
+                ("bad_argument", {"properties": {"n": {"minimum": "3"}}}, "#/properties/n: minimum: expected a number"),
+                ("bad_argument", {"type": "array"}, "#: type: expected \"object\"")):
+            tool = {"type": "function", "function": {"name": "set_level", "parameters": schema}}
+            wrong = self.file("wrong.json", json.dumps([TOOL, tool]))
+            self.refused(2, code, "wrong.json", "tool 'set_level': " + words, run=[*run, "--tools", wrong])
         self.refused(2, "not_found", "none.gbnf", run=[*run, "--grammar", "none.gbnf"])
 
 

@@ -106,6 +106,12 @@ class Thinking(Base):
             self.assertEqual(([c["function"] for c in streamed], finish), (calls, "tool_calls"))
         self.refused(400, "invalid_request_error", self.server.post(
             CHAT, {**body, "tool_choice": {"type": "function", "function": {"name": "fly"}}}), "fly")
+        for schema, words in (({"properties": {"a/b": {"type": "strange"}}}, "#/properties/a~1b: type: expected"),
+                              ({"properties": {"n": {"minimum": "3"}}}, "#/properties/n: minimum: expected a number"),
+                              ({"type": "array"}, "#: type: expected \"object\"")):
+            tool = {"type": "function", "function": {"name": "set_level", "parameters": schema}}
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, user(
+                "x", tools=[*TOOLS, tool], tool_choice="required")), "tool 'set_level': " + words)
 
     def test_demanded_calls_in_the_other_protocols(self):
         tools = [{"name": t["function"]["name"], "input_schema": PARAMETERS} for t in TOOLS]

@@ -343,6 +343,21 @@ TEST_CASE("tool calls: errors name the tool") {
     has(error({R"({"name": "f", "parameters": {"properties": {"x>": {}}}})"}), "tool 'f': #: properties");
     has(error({R"({"name": "f", "parameters": {"properties": {"x": {"items": {"uniqueItems": true}}}}})"}),
         "tool 'f': #/properties/x/items: uniqueItems");
+    for (const auto& [schema, words] :
+         {std::pair(R"({"type": "array"})", "tool 'f': #: type: expected \"object\", which arguments are, found"),
+          std::pair(R"({"type": ["string", "null"]})", "tool 'f': #: type: expected \"object\""),
+          std::pair(R"([1])", "tool 'f': #: expected a schema (an object or a boolean), found an array"),
+          std::pair(R"({"properties": {"a/b": {"type": "strange"}}})", "tool 'f': #/properties/a~1b: type: expected"),
+          std::pair(R"({"properties": {"x": {"maxLength": "8"}}})", "tool 'f': #/properties/x: maxLength: expected"),
+          std::pair(R"({"required": ["x"], "properties": {"x": false}})", "tool 'f': #: no arguments are valid")})
+        for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required}) {
+            ToolOptions any;
+            any.choice = choice;
+            has(error({kPlain, std::string(R"({"name": "f", "parameters": )") + schema + "}"}, any), words);
+            if (choice == ToolChoice::required)
+                has(error({std::string(R"({"name": "f", "parameters": )") + schema + "}"}, any), words);
+        }
+    CHECK(Grammar::from_tools({R"({"name": "f", "parameters": {"type": ["object", "null"]}})"}, {}).ok());
     ToolOptions options;
     for (const auto& [schema, words] : {std::pair("{", "answer: "), std::pair("false", "answer: no value is valid"),
                                         std::pair(R"({"minimum": 3, "maximum": 2, "type": "number"})", "no value"),
