@@ -217,14 +217,17 @@ class Chat(BaseServer):
         self.assertEqual(together, [m["content"] for m in alone])
 
     def test_a_client_that_leaves_stops_its_request(self):
-        body = {"prompt": "Hello", "max_tokens": 1800, "temperature": 2, "seed": 1}
-        s = self.server.open_stream("/v1/completions", body)
-        s.recv(4096)
-        s.close()
-        self.assertLess(self.server.wait_idle(), 1)
-        s = self.server.open_stream("/v1/completions", {"prompt": "word " * 1900, "max_tokens": 5})  # in its prefill
-        s.close()
-        self.assertLess(self.server.wait_idle(), 1)
+        def n_predicted():
+            return int(re.search(r"^llamacpp:tokens_predicted_total (\d+)", self.server.get("/metrics").body, re.M)[1])
+
+        for n_word, n_max in ((1, 1800), (1000, 900)):  # in its reply, in its prompt
+            before = n_predicted()
+            body = {"prompt": "word " * n_word, "max_tokens": n_max, "temperature": 2, "seed": 1}
+            with self.server.open_stream("/v1/completions", body) as s:
+                if n_word == 1:
+                    s.recv(4096)
+            self.server.wait_idle()
+            self.assertLess(n_predicted() - before, n_max)
         self.ok(self.server.post(CHAT, user("Hello", max_tokens=4)))
 
     def test_completions(self):
@@ -319,9 +322,16 @@ class ToolLoop(BaseServer):
                  for i in range(20)}}
 
     def test_each_step_computes_what_was_appended(self):
+        self.run_loop(lambda message: message)
+
+    def test_a_client_that_drops_the_thinking_costs_no_more(self):
+        for dropped in ({}, {"reasoning_content": ""}, {"reasoning_content": None}):
+            self.run_loop(lambda m: {**{k: v for k, v in m.items() if k != "reasoning_content"}, **dropped}, 4)
+
+    def run_loop(self, sent_back, n_step=20):
         messages = [{"role": "system", "content": "You use tools. " * 30}, {"role": "user", "content": "begin"}]
         n_before = 0
-        for i in range(20):
+        for i in range(n_step):
             answer = self.ok(self.server.post(CHAT, {"messages": messages, "tools": TOOLS}))
             message, usage = answer["choices"][0]["message"], answer["usage"]
             self.assertEqual(json.loads(message["tool_calls"][0]["function"]["arguments"]), {"command": f"step {i}"})
@@ -331,7 +341,7 @@ class ToolLoop(BaseServer):
                 n_appended = usage["prompt_tokens"] - n_before
                 self.assertLessEqual(n_computed, n_appended + 3, answer["timings"]["reuse"])
             n_before = usage["prompt_tokens"] + usage["completion_tokens"]
-            messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"],
+            messages += [sent_back(message), {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"],
                                    "content": f"result {i}\n" + "x" * 60}]
 
 

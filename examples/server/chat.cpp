@@ -9,7 +9,7 @@ namespace {
 
 class ChatProtocol final : public Protocol {
   public:
-    ChatProtocol(const Service& s, const StreamOptions& options) : options_(options) {
+    ChatProtocol(Service& s, const StreamOptions& options) : thoughts_(s.thoughts), options_(options) {
         head_ = {{"id", random_id("chatcmpl-")},
                  {"object", "chat.completion.chunk"},
                  {"created", unix_seconds()},
@@ -44,6 +44,7 @@ class ChatProtocol final : public Protocol {
 
     void end_choice(uint32_t i, const Choice& choice) override {
         open(i);
+        if (!choice.calls.empty() && !choice.thinking.empty()) thoughts_.add(call_id(i, 0), choice.thinking);
         Json chunk = head_;
         chunk["choices"] =
             Json::array({{{"index", i}, {"finish_reason", finish_name(choice)}, {"delta", Json::object()}}});
@@ -121,12 +122,26 @@ class ChatProtocol final : public Protocol {
         return m;
     }
 
+    IdStore& thoughts_;
     const StreamOptions options_;
     Json head_;
     uint32_t opened_ = 0;
     std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
     std::map<std::pair<uint32_t, uint32_t>, std::string> call_ids_;
 };
+
+/// Templates show the thinking before calls until the user speaks again, but most clients of this protocol do not send
+/// it back: the model would not see why it called, and the reply would be computed again without it.
+void put_thinking_back(const IdStore& thoughts, Json* messages) {
+    for (Json& m : *messages) {
+        const auto calls = m.find("tool_calls");
+        if (calls == m.end() || !calls->is_array() || calls->empty() || !calls->front().is_object()) continue;
+        const Json id = calls->front().value("id", Json());
+        Json thinking;
+        if (id.is_string() && m.value("reasoning_content", "").empty() && thoughts.find(id, &thinking))
+            m["reasoning_content"] = thinking;
+    }
+}
 
 Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to) {
     Failure failure = s.engine.check();
@@ -135,6 +150,7 @@ Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationReques
     if (failure.ok()) failure = read_conversation(*body, &conversation);
     if (failure.ok()) failure = read_limits(*body, to);
     if (!failure.ok()) return failure;
+    put_thinking_back(s.thoughts, &conversation.messages);
     const Fields fields(*body, "", &failure);
     to->n_top_logprob = read_logprobs(fields, true);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);

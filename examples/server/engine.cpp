@@ -126,6 +126,7 @@ void Engine::work() {
             task->fail(http_failure(500, "the server has no memory left for this request"));
         }
         const auto* reply = dynamic_cast<const Generation*>(task.get());
+        if (reply && options_.place.verbose) tell_rows(*reply);
         lock.lock();
         if (reply) count(*reply);
         counters_.n_history = session_.history().size();
@@ -133,6 +134,12 @@ void Engine::work() {
     }
     lock.unlock();
     costs_.save(session_);
+}
+
+void Engine::tell_rows(const Generation& task) {
+    for (const Usage& u : task.usages())
+        cli::note(std::to_string(u.n_prompt) + " rows of prompt, " + std::to_string(u.n_prompt - u.n_cached) +
+                  " computed (" + u.reuse + "), " + std::to_string(u.n_predicted) + " tokens of reply");
 }
 
 void Engine::count(const Generation& task) {

@@ -74,6 +74,8 @@ class Engine {
     Status start_anew();
     void replace(auspex::Device device, auspex::Model model);
     void work();
+    /// On stderr: which rows each reply took, and why.
+    static void tell_rows(const Generation& task);
     void count(const Generation& task);
 
     const EngineOptions options_;

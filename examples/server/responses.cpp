@@ -169,7 +169,7 @@ class ResponsesProtocol final : public Protocol {
             message["tool_calls"].push_back(
                 {{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
         messages_.push_back(message);
-        service_.replies.add(head_["id"].get<std::string>(), messages_);
+        service_.conversations.add(head_["id"].get<std::string>(), messages_);
     }
 
     Service& service_;
@@ -282,7 +282,7 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     const Fields fields(body, "", &failure);
     std::string previous, instructions, effort;
     *messages = Json::array();
-    if (fields.text("previous_response_id", &previous) && !s.replies.find(previous, messages))
+    if (fields.text("previous_response_id", &previous) && !s.conversations.find(previous, messages))
         return bad_request("previous_response_id is '" + previous +
                            "', which is none of the last replies here; send the whole conversation as input");
     const Json* input = fields.find("input");

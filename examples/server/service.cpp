@@ -4,22 +4,24 @@ namespace server {
 
 HttpAnswer failed(const Failure& failure) { return json_answer(openai_error(failure), failure.status); }
 
-void ReplyStore::add(const std::string& id, Json messages) {
-    Entry entry{id, dump(messages)};
+void IdStore::add(const std::string& id, const Json& value) {
+    std::string text = dump(value);
     const std::lock_guard<std::mutex> lock(mutex_);
-    n_bytes_ += entry.messages.size();
-    entries_.push_back(std::move(entry));
-    while (entries_.size() > kMaxReplies || (n_bytes_ > kMaxBytes && entries_.size() > 1)) {
-        n_bytes_ -= entries_.front().messages.size();
-        entries_.pop_front();
+    n_bytes_ += text.size();
+    values_[id] = std::move(text);
+    ids_.push_back(id);
+    while (ids_.size() > max_ids_ || (n_bytes_ > max_bytes_ && ids_.size() > 1)) {
+        const auto oldest = values_.find(ids_.front());
+        n_bytes_ -= oldest->second.size();
+        values_.erase(oldest);
+        ids_.pop_front();
     }
 }
 
-bool ReplyStore::find(const std::string& id, Json* messages) const {
+bool IdStore::find(const std::string& id, Json* value) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Entry& e : entries_)
-        if (e.id == id) return parse_json(e.messages, messages);
-    return false;
+    const auto found = values_.find(id);
+    return found != values_.end() && parse_json(found->second, value);
 }
 
 Failure read_limits(const Json& body, GenerationRequest* to) {

@@ -4,6 +4,7 @@
 // Tests   tests/test_server_http.py, tests/test_server_openai.py, tests/test_server_anthropic.py,
 //         tests/test_server_responses.py, tests/test_server_constraint.py
 #pragma once
+#include <map>
 #include <mutex>
 
 #include "prompt.h"
@@ -11,20 +12,19 @@
 
 namespace server {
 
-/// Conversations that a client may continue by the id of their last reply; the oldest are forgotten.
-class ReplyStore {
+/// Values by the ids that this server gave them; the oldest are forgotten. Thread: any.
+class IdStore {
   public:
-    void add(const std::string& id, Json messages);
-    bool find(const std::string& id, Json* messages) const;
+    IdStore(size_t max_ids, size_t max_bytes) : max_ids_(max_ids), max_bytes_(max_bytes) {}
+    void add(const std::string& id, const Json& value);
+    bool find(const std::string& id, Json* value) const;
 
   private:
-    static constexpr size_t kMaxReplies = 64, kMaxBytes = size_t{64} << 20;
-    struct Entry {
-        std::string id, messages;
-    };
+    const size_t max_ids_, max_bytes_;
     mutable std::mutex mutex_;
-    std::deque<Entry> entries_;
-    size_t n_bytes_ = 0;
+    std::map<std::string, std::string> values_;  ///< as text, which takes less than Json
+    std::deque<std::string> ids_;                ///< the oldest first
+    size_t n_bytes_ = 0;                         ///< of the values
 };
 
 struct Service {
@@ -33,8 +33,9 @@ struct Service {
     std::string alias;     ///< the model's name, as clients see it
     std::string sessions;  ///< folder for saved slots; empty: none may be saved
     bool log_requests = false;
-    std::string chat_template;  ///< text of the model's template
-    ReplyStore replies;
+    std::string chat_template;                    ///< text of the model's template
+    IdStore conversations{64, size_t{64} << 20};  ///< messages by the id of the last reply, for previous_response_id
+    IdStore thoughts{16384, size_t{16} << 20};    ///< the thinking of a reply by the id of its first call
     explicit Service(Engine& e) : engine(e) {}
 };
 
