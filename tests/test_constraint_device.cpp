@@ -22,13 +22,13 @@ struct Rig {
     Model model;
     Session host, device;
 
-    explicit Rig(uint32_t run_ahead = 0) {
+    explicit Rig(uint32_t run_ahead = 0, Draft source = Draft::mtp) {
         bytes = tiny_model(smallest());
         model = load_model(::device(), bytes);
         SessionOptions o;
         o.n_context = 256;
         o.n_ubatch = 64;
-        o.draft.source = Draft::mtp;
+        o.draft.source = source;
         o.draft.depth = 0;
         host = test::open(model, o);
         host.impl()->host_only = true;
@@ -47,6 +47,11 @@ struct Rig {
     }
     std::vector<Token> on_device(const Sampling& how, size_t n, int depth) {
         return text(device, model, how, n, depth);
+    }
+    /// The device's text with drafts from the text, all of which are those of `plain`.
+    std::vector<Token> taught(const std::vector<Token>& plain, const Sampling& how, int depth) {
+        device.impl()->sources.text.reset(new Truth(join(tiny_ids(30, 7), plain)));
+        return on_device(how, plain.size(), depth);
     }
 };
 
@@ -68,11 +73,56 @@ TEST_CASE("a constrained text in the device loop is the host's, at every depth a
     for (const Sampling& how : ways) {
         const size_t n = deep() ? 40 : 14;
         const std::vector<Token> plain = rig.on_host(how, n);
-        for (int depth : {0, 3, 8, -1}) {
+        for (int depth : {0, 1, 3, 8, -1}) {
             if (!deep() && depth != (how == filtered ? 8 : 3)) continue;
             CAPTURE(depth);
             CHECK(rig.on_device(how, n, depth) == plain);
         }
+    }
+}
+
+TEST_CASE("a constrained text in the device loop is the host's with one draft, and with drafts from the text") {
+    if (!device()) return;
+    Rig rig, from_text(0, Draft::lookup);
+    const size_t n = deep() ? 60 : 16;
+    for (const size_t i : {size_t{1}, size_t{2}}) {
+        CAPTURE(i);
+        const Sampling how = seeded(constraints(rig.model)[i], i);
+        const std::vector<Token> plain = rig.on_host(how, n);
+        CHECK(rig.on_device(how, n, 1) == plain);
+        CHECK(rig.device.stats().cycles[1] > 0);
+        const Sampling same = seeded(constraints(from_text.model)[i], i);
+        CHECK(from_text.on_device(same, n, 3) == plain);  // what the lookup finds
+        if (!deep() && i == 1) continue;
+        std::unique_ptr<DraftSource>& source = from_text.device.impl()->sources.text;
+        std::unique_ptr<DraftSource> lookup = std::move(source);
+        for (const int depth : {1, 3, 8, -1}) {
+            if (!deep() && depth != 3) continue;
+            CAPTURE(depth);
+            CHECK(from_text.taught(plain, same, depth) == plain);
+            if (!deep()) continue;
+            // Some of the drafts are right, others are not.
+            source.reset(new Teacher(join(tiny_ids(30, 7), plain), from_text.model.info().n_vocab, 3));
+            CHECK(from_text.on_device(same, n, depth) == plain);
+            if (depth > 0) CHECK(test::sum(from_text.device.stats().accepted, kMaxDraft) > 0);
+        }
+        source = std::move(lookup);
+    }
+}
+
+TEST_CASE("thinking that ends at any row of a window leads to a tool call in the device loop, too") {
+    if (!device()) return;
+    Rig rig(0, Draft::lookup);
+    for (unsigned n_thought = 0; n_thought <= kMaxDraft + 1; ++n_thought) {
+        if (!deep() && n_thought % 4 != 2) continue;
+        CAPTURE(n_thought);
+        const Constraint c = gbnf(rig.model, "root ::= [a-z ]{" + std::to_string(n_thought) +
+                                                 "} \"</think>\\n<tool_call>\\n<function=f>\\n\" [0-9]{1,3}");
+        const Sampling how = seeded(c, n_thought);
+        const std::vector<Token> plain = rig.on_host(how, deep() ? 60 : n_thought + 14);
+        CHECK(text_of(rig.model, plain).find("</think>") == n_thought);
+        CHECK(rig.taught(plain, how, 8) == plain);
+        CHECK(test::sum(rig.device.stats().accepted, kMaxDraft) >= plain.size() / 2);
     }
 }
 
