@@ -684,7 +684,7 @@ class AUSPEX_API Constraint {
     /// model     whose vocabulary spells them. A Session on another Model of the same vocabulary may use it, too.
     /// errors    bad_argument: an empty Model or Grammar, a control token that the vocabulary does not have, a grammar
     ///           that it cannot spell, or a vocabulary without a token that ends a generation. out_of_memory.
-    /// cost      tens of milliseconds and about 20 MB for the first Constraint of a Model, then less than 5 ms.
+    /// cost      0.3 s and 36 MB for the first Constraint of a Model with 248,000 tokens, then less than 5 ms.
     static Result<Constraint> create(const Model& model, const Grammar& grammar);
     /// The texts that a rule of the application allows.
     ///

@@ -88,6 +88,11 @@ struct Vocab {
                               ")."})
             add(p);
         for (const char* p : {"a/b", "/", "\xE2\x80\xA8", "x\xE2\x80\xA8y", " a", "ac", "abc"}) add(p);
+        // Spaces of Unicode, and their neighbours.
+        for (const char* p : {"\xC2\xA0", "a\xC2\xA0", " \xC2\x85", "\xE1\x9A\x80", "\xE1\x9A\x81x", "\xE2\x80\x83x",
+                              " \xE2\x80\x8B", "\xE2\x81\x9F", "\xE3\x80\x80", "\xE3\x80\x81", "\xEF\xBB\xBF",
+                              "\xEF\xBB\xBEz", " \xE4\xB8\x80", "b c", " 012"})
+            add(p);
         for (const size_t n : {size_t{30}, size_t{63}, size_t{64}, size_t{65}, size_t{80}}) {
             add(std::string(n, 'a'));
             add(std::string(n, 'a') + "\"");
@@ -190,6 +195,22 @@ TEST_CASE("a mask has the bit of every token that accept takes, and no other") {
             40);
     compare(gbnf("root ::= ([^\\x00-\\x1F\"\\\\b] | \"b/\")* \"\\\\\" [^\\x00-\\x1F]{3,70}"), vocab, 19, 40);
     compare(gbnf("root ::= any{9,200} \".\" [bc] [\\n\"] root?\nany ::= [^.\"\\\\\\x00-\\x1F]"), vocab, 20, 60);
+    const std::string words =
+        "\nword ::= [^\"\\\\\\x00-\\x20\\u00A0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000\\uFEFF]+"
+        "\nspace ::= [ \\u00A0\\u2003\\u3000]";
+    compare(gbnf("root ::= \"\\\"\" (word space+){0,20} word \"\\\"\" root?" + words), vocab, 21, 60);
+    compare(gbnf("root ::= \"\\\"\" (word space){0,2} word [ .a] \"\\\"\" root?" + words), vocab, 22, 60);
+    compare(gbnf("root ::= \"\\\"\" word \"\\\"\" root?" + words), vocab, 23, 40);
+    // Where the text may go on within an expression or behind it, and where several rules share an expression.
+    compare(gbnf("root ::= any* [0-9]{3} any* \"\\\"\" root?\nany ::= [^\"\\\\\\x00-\\x1F]"), vocab, 24, 60);
+    compare(gbnf("root ::= any{0,12} [ab]{2} any{0,12} \"\\\"\" root?\nany ::= [^\"\\\\\\x00-\\x1F]"), vocab, 25, 60);
+    compare(gbnf("root ::= \"\\\"\" any{2,12} tail root?\ntail ::= \"aaa\" tail | \"c\\\"\" | \"a\\\"\"\n"
+                 "any ::= [^\"\\\\\\x00-\\x1F]"),
+            vocab, 27, 60);
+    compare(
+        gbnf("root ::= string \":\" | string \",\" root | pair | string string \"a\"\npair ::= string \"x,\" pair?\n"
+             "string ::= \"\\\"\" [^\"\\\\\\x00-\\x1F]* \"\\\"\""),
+        vocab, 26, 60);
     compare(gbnf("root ::= [a-e ]+ \".\" | [^b\\n]* \"\\n\" root"), vocab, 4, 60);
     compare(gbnf("root ::= [^\\n]* \"x\"* [^\\n]*"), vocab, 5, 40);
     compare(gbnf("root ::= item{2,5}\nitem ::= \"(\" item? \")\" | [a-z]{1,8} \".\""), vocab, 6, 60);

@@ -81,17 +81,13 @@ class TextRuleText : public TextState {
             for (const Token end : vocab_->ends()) set(bits, static_cast<uint32_t>(end));
         const TokenTree& tree = vocab_->tree();
         std::string text = text_;
-        for (uint32_t i = 1; i < tree.nodes.size();) {
-            const TokenTree::Node& node = tree.nodes[i];
-            text.resize(text_.size() + node.depth - 1u);
+        tree.each([&](const TokenTree::Node& node, size_t depth) {
+            text.resize(text_.size() + depth - 1);
             text += static_cast<char>(node.byte);
-            if (!rule_(text, false)) {
-                i = node.end;
-                continue;
-            }
-            for (uint32_t t = 0; t < node.n_token; ++t) set(bits, tree.tokens[node.token + t]);
-            ++i;
-        }
+            if (!rule_(text, false)) return TokenTree::Visit::skip;
+            for (const uint32_t token : tree.at(node)) set(bits, token);
+            return TokenTree::Visit::enter;
+        });
     }
     bool ended() const override { return ended_; }
 

@@ -25,6 +25,7 @@ void Automaton::clear() {
     steps_.set_classes(classes_.n);
     steps_.add();
     expanded_.clear();
+    split_.clear();
     after_.clear();
 }
 
@@ -55,8 +56,14 @@ uint32_t Automaton::push(ExprId e, uint32_t stack) {
 /// goes on the stack. A long repetition is cut off after the element that ends it, so that its expression is the same
 /// wherever it is used, and what is known about its tokens serves everywhere.
 std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
-    ExprPool& pool = rules_.pool;
+    const ExprPool& pool = rules_.pool;
     if (!pool[pool[e].a].regular) return {pool[e].a, pool[e].b};
+    const auto known = split_.find(e);
+    return known != split_.end() ? known->second : split_.emplace(e, split_slowly(e)).first->second;
+}
+
+std::pair<ExprId, ExprId> Automaton::split_slowly(ExprId e) {
+    ExprPool& pool = rules_.pool;
     std::vector<ExprId> unit;
     bool wide = false;
     ExprId rest = e;
@@ -231,7 +238,7 @@ size_t Automaton::memory() const {
     const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
     return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
            pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + steps_.memory() +
-           (expanded_.size() + after_.size()) * 32;
+           (expanded_.size() + split_.size() + after_.size()) * 32;
 }
 
 void Automaton::compact(std::vector<StateId>& keep) {

@@ -79,6 +79,7 @@ class Automaton {
     void expand(Closure& c, const Reading& r);
     void emit(Closure& c, const Reading& r);
     std::pair<ExprId, ExprId> split(ExprId e);
+    std::pair<ExprId, ExprId> split_slowly(ExprId e);
     uint32_t push(ExprId e, uint32_t stack);
     StateId intern(Closure& c);
     void clear();
@@ -93,6 +94,7 @@ class Automaton {
     std::unordered_map<uint64_t, uint32_t> link_index_;
     StepTable steps_;
     std::unordered_map<ExprId, ExprId> expanded_;
+    std::unordered_map<ExprId, std::pair<ExprId, ExprId>> split_;
     std::unordered_map<uint32_t, StateId> after_;
     Closure scratch_;
 };

@@ -33,6 +33,7 @@ ExprPool::ExprPool() : table_(256, 0) {
     nodes_.push_back(empty);
     steps_.add();
     steps_.add();
+    first_.assign(2, 0);
     live_.assign({2, 1});
 }
 
@@ -67,6 +68,7 @@ ExprId ExprPool::intern(ExprNode node) {
         if (same(nodes_[table_[i]], node)) return table_[i];
     const ExprId e = static_cast<ExprId>(nodes_.size());
     nodes_.push_back(node);
+    first_.push_back(first_of(node));
     steps_.add();
     live_.push_back(node.logic ? 0 : 1);
     if (2 * nodes_.size() > table_.size()) {
@@ -76,6 +78,30 @@ ExprId ExprPool::intern(ExprNode node) {
         index_node(e);
     }
     return e;
+}
+
+uint64_t ExprPool::first_of(const ExprNode& n) const {
+    const auto bit = [&](unsigned byte) { return uint64_t{1} << (classes_.of[byte] % 64); };
+    uint64_t first = 0;
+    switch (n.kind) {
+        case ExprKind::none:
+        case ExprKind::empty: return 0;
+        case ExprKind::bytes:
+            for (unsigned c = 0; c < classes_.n; ++c)
+                if (sets_[n.a].has(classes_.first[c])) first |= uint64_t{1} << (c % 64);
+            return first;
+        case ExprKind::text: return bit(static_cast<unsigned char>(texts_[n.a]));
+        case ExprKind::concat: return first_[n.a] | (nodes_[n.a].nullable ? first_[n.b] : 0);
+        case ExprKind::choice:
+            for (uint32_t i = 0; i < n.b; ++i) first |= first_[lists_[n.a + i]];
+            return first;
+        case ExprKind::both:
+            first = UINT64_MAX;
+            for (uint32_t i = 0; i < n.b; ++i) first &= first_[lists_[n.a + i]];
+            return first;
+        case ExprKind::repeat: return first_[n.a];
+        default: return UINT64_MAX;
+    }
 }
 
 ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
@@ -134,25 +160,28 @@ ExprId ExprPool::concat(ExprId a, ExprId b) {
     if (a == kEmptyText) return b;
     if (b == kEmptyText) return a;
     // Right-nested, so that the first element is found at once.
+    if (nodes_[a].kind != ExprKind::concat) return pair(a, b);
     std::vector<ExprId> elements;
     while (nodes_[a].kind == ExprKind::concat) {
         elements.push_back(nodes_[a].a);
         a = nodes_[a].b;
     }
     elements.push_back(a);
-    for (; !elements.empty(); elements.pop_back()) {
-        ExprNode n;
-        n.kind = ExprKind::concat;
-        n.a = elements.back();
-        n.b = b;
-        const ExprNode &x = nodes_[n.a], &y = nodes_[b];
-        n.regular = x.regular && y.regular;
-        n.nullable = x.nullable && y.nullable;
-        n.logic = x.logic || y.logic;
-        n.wide = x.wide || y.wide;
-        b = intern(n);
-    }
+    for (; !elements.empty(); elements.pop_back()) b = pair(elements.back(), b);
     return b;
+}
+
+ExprId ExprPool::pair(ExprId a, ExprId b) {
+    ExprNode n;
+    n.kind = ExprKind::concat;
+    n.a = a;
+    n.b = b;
+    const ExprNode &x = nodes_[a], &y = nodes_[b];
+    n.regular = x.regular && y.regular;
+    n.nullable = x.nullable && y.nullable;
+    n.logic = x.logic || y.logic;
+    n.wide = x.wide || y.wide;
+    return intern(n);
 }
 
 ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
@@ -376,6 +405,7 @@ void ExprPool::close() {
         classes_.of[b] = static_cast<uint8_t>(of[b]);
         classes_.first[of[b]] = static_cast<uint8_t>(b);
     }
+    for (ExprId e = 0; e < nodes_.size(); ++e) first_[e] = first_of(nodes_[e]);
 }
 
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
@@ -389,6 +419,7 @@ ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
 }
 
 ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
+    if (!may_begin(e, byte_class)) return kNoMatch;
     const ExprKind kind = nodes_[e].kind;
     // Only what has parts is worth remembering: shared parts would otherwise be derived once per path to them.
     if (kind != ExprKind::choice && kind != ExprKind::both && kind != ExprKind::concat && kind != ExprKind::repeat &&
@@ -404,6 +435,8 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
 }
 
 ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
+    const ExprNode whole = nodes_[e];
+    if (!nodes_[whole.a].nullable) return concat(derive_part(whole.a, byte_class), whole.b);
     std::vector<ExprId> ways;
     for (;;) {
         if (nodes_[e].kind != ExprKind::concat) {
@@ -445,6 +478,7 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
                 if (d == kNoMatch && n.kind == ExprKind::both) return kNoMatch;
                 if (d != kNoMatch) parts.push_back(d);
             }
+            if (parts.size() == 1) return parts[0];
             return n.kind == ExprKind::both ? both(std::move(parts)) : choice(std::move(parts));
         }
         case ExprKind::except: return except(derive_part(n.a, byte_class));
@@ -522,8 +556,9 @@ bool ExprPool::search(ExprId e) {
 // ---------------------------------------------------------------------------------------------- memory
 
 size_t ExprPool::memory() const {
-    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + steps_.memory() +
-           live_.capacity() + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
+    return nodes_.capacity() * sizeof(ExprNode) + first_.capacity() * 8 + (lists_.capacity() + table_.capacity()) * 4 +
+           steps_.memory() + live_.capacity() + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) +
+           part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {

@@ -137,6 +137,7 @@ class ExprPool {
     /// What is left of a regular expression after a byte of this class; kNoMatch if it does not match. Never one that
     /// matches nothing.
     ExprId derive(ExprId e, unsigned byte_class) {
+        if (!may_begin(e, byte_class)) return kNoMatch;
         const ExprId known = steps_.get(e, byte_class);
         return known != StepTable::kUnknown ? known : derive_slowly(e, byte_class);
     }
@@ -157,7 +158,11 @@ class ExprPool {
     std::string_view text_of(ExprId e) const { return std::string_view(texts_).substr(nodes_[e].a, nodes_[e].b); }
 
   private:
+    /// False: no text of the expression begins with a byte of this class.
+    bool may_begin(ExprId e, unsigned byte_class) const { return (first_[e] >> (byte_class % 64) & 1) != 0; }
+    uint64_t first_of(const ExprNode& node) const;
     ExprId intern(ExprNode node);
+    ExprId pair(ExprId a, ExprId b);
     ExprId deferred(ExprKind kind, uint32_t a, uint32_t b = 0, uint32_t lo = 0, uint32_t hi = 0);
     ExprId intern_list(ExprKind kind, const std::vector<ExprId>& parts);
     void index_node(ExprId e);
@@ -179,6 +184,7 @@ class ExprPool {
     std::string texts_;
     std::vector<uint32_t> table_;  ///< open addressing: expression ids, 0 is free
     StepTable steps_;              ///< derivatives
+    std::vector<uint64_t> first_;  ///< of each expression: bits of the classes that may come first, modulo 64
     std::vector<uint8_t> live_;    ///< of each expression: 0 unknown, 1 matches something, 2 nothing
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;

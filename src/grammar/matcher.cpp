@@ -1,5 +1,7 @@
 #include "matcher.h"
 
+#include <map>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -9,22 +11,50 @@ constexpr unsigned kWideBytes = 48;     // bytes that may come next: above, a li
 constexpr size_t kMaxWide = 8;          // readings of a state that lists are made for
 constexpr size_t kMaxLeaving = 100000;  // ends of tokens in a list
 constexpr size_t kMaxLists = 96, kMaxCached = 64;
-constexpr size_t kMaxPairs = 64;                // of an expression and a place within a character, in plain_char
+constexpr size_t kMaxPairs = 256;               // of an expression and a place within a character, in fit_char
 constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
 constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
 
-void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
+inline void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
 
-/// UTF-8 without quotes, backslashes and control characters: the bytes that lead from one place within a character to
-/// another. Place 0 is between characters.
+/// The bytes that lead from one place within a character to another. Place 0 is between characters; at 1, 2 and 3 that
+/// many bytes follow, whichever they are.
 struct Edge {
     uint8_t from, to, first, last;
 };
+constexpr Edge kFollow[] = {{1, 0, 0x80, 0xBF}, {2, 1, 0x80, 0xBF}, {3, 2, 0x80, 0xBF}, {4, 1, 0xA0, 0xBF},
+                            {5, 1, 0x80, 0x9F}, {6, 2, 0x90, 0xBF}, {7, 2, 0x80, 0x8F}};
+/// UTF-8 without quotes, backslashes and control characters.
 constexpr Edge kPlain[] = {{0, 0, 0x20, 0x21}, {0, 0, 0x23, 0x5B}, {0, 0, 0x5D, 0x7F}, {0, 1, 0xC2, 0xDF},
                            {0, 4, 0xE0, 0xE0}, {0, 2, 0xE1, 0xEC}, {0, 5, 0xED, 0xED}, {0, 2, 0xEE, 0xEF},
-                           {0, 6, 0xF0, 0xF0}, {0, 3, 0xF1, 0xF3}, {0, 7, 0xF4, 0xF4}, {1, 0, 0x80, 0xBF},
-                           {2, 1, 0x80, 0xBF}, {3, 2, 0x80, 0xBF}, {4, 1, 0xA0, 0xBF}, {5, 1, 0x80, 0x9F},
-                           {6, 2, 0x90, 0xBF}, {7, 2, 0x80, 0x8F}};
+                           {0, 6, 0xF0, 0xF0}, {0, 3, 0xF1, 0xF3}, {0, 7, 0xF4, 0xF4}};
+/// The same without spaces: U+0020, A0, 1680, 2000 to 200A, 2028, 2029, 202F, 205F, 3000, FEFF.
+constexpr Edge kBare[] = {{0, 0, 0x21, 0x21},   {0, 0, 0x23, 0x5B},   {0, 0, 0x5D, 0x7F},   {0, 8, 0xC2, 0xC2},
+                          {0, 1, 0xC3, 0xDF},   {0, 4, 0xE0, 0xE0},   {0, 9, 0xE1, 0xE1},   {0, 10, 0xE2, 0xE2},
+                          {0, 11, 0xE3, 0xE3},  {0, 2, 0xE4, 0xEC},   {0, 5, 0xED, 0xED},   {0, 2, 0xEE, 0xEE},
+                          {0, 12, 0xEF, 0xEF},  {0, 6, 0xF0, 0xF0},   {0, 3, 0xF1, 0xF3},   {0, 7, 0xF4, 0xF4},
+                          {8, 0, 0x80, 0x9F},   {8, 0, 0xA1, 0xBF},   {9, 1, 0x80, 0x99},   {9, 13, 0x9A, 0x9A},
+                          {9, 1, 0x9B, 0xBF},   {10, 14, 0x80, 0x80}, {10, 15, 0x81, 0x81}, {10, 1, 0x82, 0xBF},
+                          {11, 13, 0x80, 0x80}, {11, 1, 0x81, 0xBF},  {12, 1, 0x80, 0xBA},  {12, 16, 0xBB, 0xBB},
+                          {12, 1, 0xBC, 0xBF},  {13, 0, 0x81, 0xBF},  {14, 0, 0x8B, 0xA7},  {14, 0, 0xAA, 0xAE},
+                          {14, 0, 0xB0, 0xBF},  {15, 0, 0x80, 0x9E},  {15, 0, 0xA0, 0xBF},  {16, 0, 0x80, 0xBE}};
+constexpr size_t kPlaces = 17;
+
+template <size_t n_edge>
+void add_edges(Alphabet& to, const ByteClasses& classes, const Edge (&edges)[n_edge]) {
+    to.resize(kPlaces);
+    for (const Edge& edge : edges)
+        for (unsigned b = edge.first; b <= edge.last; ++b) {
+            const std::pair<uint8_t, uint8_t> way{classes.of[b], edge.to};
+            auto& ways = to[edge.from];
+            if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(way);
+        }
+}
+
+bool meets(const std::vector<std::pair<uint8_t, uint8_t>>& ways, const Classes& classes) {
+    return std::any_of(ways.begin(), ways.end(),
+                       [&](const std::pair<uint8_t, uint8_t>& w) { return classes[w.first]; });
+}
 
 }  // namespace matcher_impl
 
@@ -33,12 +63,10 @@ Matcher::Matcher(std::shared_ptr<const Rules> rules, std::shared_ptr<const Vocab
     path_.resize(vocab_->max_bytes() + 1);
     expr_path_.resize(vocab_->max_bytes() + 1);
     history_.push_back(automaton_.start());
-    for (const matcher_impl::Edge& edge : matcher_impl::kPlain)
-        for (unsigned b = edge.first; b <= edge.last; ++b) {
-            const std::pair<uint8_t, uint8_t> to{automaton_.classes().of[b], edge.to};
-            std::vector<std::pair<uint8_t, uint8_t>>& edges = plain_edges_[edge.from];
-            if (std::find(edges.begin(), edges.end(), to) == edges.end()) edges.push_back(to);
-        }
+    for (Alphabet* alphabet : {&plain_, &bare_})
+        matcher_impl::add_edges(*alphabet, automaton_.classes(), matcher_impl::kFollow);
+    matcher_impl::add_edges(plain_, automaton_.classes(), matcher_impl::kPlain);
+    matcher_impl::add_edges(bare_, automaton_.classes(), matcher_impl::kBare);
 }
 
 Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> rules,
@@ -249,41 +277,37 @@ bool Matcher::walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool f
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     path_[0] = s;
     uint64_t n_node = 0;
-    for (size_t i = 1; i < tree.nodes.size(); ++n_node) {
-        const TokenTree::Node& node = tree.nodes[i];
-        if (n_node % 1024 == 1023 && memory() > memory_limit_ + matcher_impl::kMaskBytes) {
-            if (!forget) return false;
-            compact(node.depth);
+    const bool whole = tree.each([&](const TokenTree::Node& node, size_t depth) {
+        if (n_node++ % 1024 == 1023 && memory() > memory_limit_ + matcher_impl::kMaskBytes) {
+            if (!forget) return TokenTree::Visit::stop;
+            compact(depth);
         }
-        const StateId next = automaton_.step_class(path_[node.depth - 1u], class_of[node.byte]);
-        if (next == kDead) {
-            i = node.end;
-            continue;
-        }
-        path_[node.depth] = next;
-        for (uint32_t t = 0; t < node.n_token; ++t) matcher_impl::set_bit(bits, tree.tokens[node.token + t]);
-        ++i;
-    }
+        const StateId next = automaton_.step_class(path_[depth - 1], class_of[node.byte]);
+        if (next == kDead) return TokenTree::Visit::skip;
+        path_[depth] = next;
+        for (const uint32_t token : tree.at(node)) matcher_impl::set_bit(bits, token);
+        return TokenTree::Visit::enter;
+    });
     work_.n_node += n_node;
-    return true;
+    return whole;
 }
 
 bool Matcher::make_mask(StateId s, Span<uint32_t> bits) {
-    std::vector<Automaton::Reading> wide, narrow;
-    for (const Automaton::Reading& r : automaton_.readings(s)) narrow.push_back(r);
-    const auto is_narrow = [&](const Automaton::Reading& r) {
-        return !automaton_.exprs()[r.expr].wide || !is_wide(r.expr);
-    };
-    const auto split = std::stable_partition(narrow.begin(), narrow.end(), is_narrow);
-    wide.assign(split, narrow.end());
-    if (wide.empty() || wide.size() > matcher_impl::kMaxWide) return walk(vocab_->tree(), s, bits);
-    narrow.erase(split, narrow.end());
-    for (const Automaton::Reading& r : wide) {
-        // At the end, or before a control token, no token goes on behind the expression.
-        const StateId after = automaton_.after(r.stack);
-        const WideList& list = list_of(r.expr, !automaton_.readings(after).empty());
-        if (!list.usable) {
+    std::vector<Automaton::Reading> narrow;
+    std::map<ExprId, std::vector<Automaton::Reading>> wide;  // by expression: what may follow it
+    for (const Automaton::Reading& r : automaton_.readings(s)) {
+        if (automaton_.exprs()[r.expr].wide && is_wide(r.expr))
+            wide[r.expr].push_back({kEmptyText, r.stack});
+        else
             narrow.push_back(r);
+    }
+    if (wide.empty() || wide.size() > matcher_impl::kMaxWide) return walk(vocab_->tree(), s, bits);
+    for (const auto& w : wide) {
+        const std::vector<Automaton::Reading>& ends = w.second;
+        const StateId after = ends.size() == 1 ? automaton_.after(ends[0].stack) : automaton_.state_of(ends);
+        const WideList& list = list_of(w.first, first_of(after));
+        if (!list.usable) {
+            for (const Automaton::Reading& end : ends) narrow.push_back({w.first, end.stack});
             continue;
         }
         for (size_t i = 0; i < bits.size(); ++i) bits[i] |= list.within[i];
@@ -300,23 +324,31 @@ bool Matcher::is_wide(ExprId e) {
     return n >= matcher_impl::kWideBytes;
 }
 
-Matcher::WideList& Matcher::list_of(ExprId e, bool with_leaving) {
+Classes Matcher::first_of(StateId s) {
+    Classes out;
+    if (s == kDead || automaton_.readings(s).empty()) return out;
+    for (unsigned c = 0; c < automaton_.classes().n; ++c) out[c] = automaton_.step_class(s, c) != kDead;
+    return out;
+}
+
+Matcher::WideList& Matcher::list_of(ExprId e, const Classes& follow) {
     e = automaton_.exprs().clip(e, static_cast<uint32_t>(vocab_->max_bytes()));
-    const uint64_t key = uint64_t{e} << 1 | (with_leaving ? 1 : 0);
-    const auto found = lists_.find(key);
-    if (found != lists_.end()) {
-        found->second.used = ++clock_;
-        return found->second;
-    }
+    const auto known = lists_.equal_range(e);
+    for (auto it = known.first; it != known.second; ++it)
+        if (it->second.follow == follow) {
+            it->second.used = ++clock_;
+            return it->second;
+        }
     if (lists_.size() >= matcher_impl::kMaxLists) {
         auto oldest = lists_.begin();
         for (auto it = lists_.begin(); it != lists_.end(); ++it)
             if (it->second.used < oldest->second.used) oldest = it;
         lists_.erase(oldest);
     }
-    WideList& list = lists_[key];
+    WideList& list = lists_.emplace(e, WideList())->second;
+    list.follow = follow;
     list.used = ++clock_;
-    make_list(e, list, with_leaving);
+    make_list(e, list);
     ++work_.n_list;
     lists_bytes_ = 0;
     for (const auto& l : lists_)
@@ -325,53 +357,78 @@ Matcher::WideList& Matcher::list_of(ExprId e, bool with_leaving) {
     return list;
 }
 
-void Matcher::make_list(ExprId e, WideList& list, bool with_leaving) {
-    ExprPool& exprs = automaton_.exprs();
-    const TokenTree* tree = &vocab_->tree();
-    list.within.assign(n_word(), 0);
-    const PlainFit fit = plain_fit(e);
-    if (fit.exact && fit.n_char > 0 && fit.n_char <= VocabTrie::kMaxPlain) {
-        list.within = vocab_->plain(fit.n_char);
-        tree = &vocab_->slices().back().rest;
-    } else {
-        for (const VocabTrie::Slice& slice : vocab_->slices()) {
-            if (slice.max_chars > fit.n_char) break;
-            list.within = slice.bits;
-            tree = &slice.rest;
+/// Sets the bits of tokens that stay within the expression because of the characters they have; returns the others.
+const TokenTree* Matcher::begin_list(ExprId e, const Classes& follow, VocabTrie::Bits& within) {
+    const Fit plain = fit(e, plain_, follow);
+    if (plain.exact && plain.n_char > 0 && plain.n_char <= VocabTrie::kMaxPlain) {
+        within = vocab_->plain(plain.n_char);
+        return &vocab_->slices().back().rest;
+    }
+    const VocabTrie::Words& words = vocab_->words();
+    const VocabTrie::Slice* slice = nullptr;
+    for (const VocabTrie::Slice& s : vocab_->slices())
+        if (s.max_chars <= plain.n_char) slice = &s;
+    const auto takes_words = [&](ExprId at) {
+        return at != kNoMatch && fit(at, bare_, follow).n_char >= VocabTrie::kMaxPlain;
+    };
+    // Few characters may fit although many words do, where words are counted.
+    const bool few = !slice || slice->rest.nodes.size() > words.not_either.nodes.size();
+    if (few && takes_words(e)) {
+        const bool after_space = takes_words(automaton_.exprs().derive(e, automaton_.classes().of[' ']));
+        const TokenTree& rest = after_space ? words.not_either : words.not_bare;
+        if (!slice || rest.nodes.size() < slice->rest.nodes.size()) {
+            within = words.bare;
+            for (size_t i = 0; after_space && i < within.size(); ++i) within[i] |= words.after_space[i];
+            return &rest;
         }
     }
+    if (!slice) {
+        within.assign(n_word(), 0);
+        return &vocab_->tree();
+    }
+    within = slice->bits;
+    return &slice->rest;
+}
+
+/// The rest of each token that goes on behind a node with a follower.
+void Matcher::add_leaving(const TokenTree& tree, const TokenTree::Node& node, size_t depth, const Classes& follow,
+                          std::vector<TokenTree::Entry>& leaving) const {
+    for (uint32_t c = node.child; c < node.child + node.n_child; ++c) {
+        if (!follow[automaton_.classes().of[tree.nodes[c].byte]]) continue;
+        for (const uint32_t token : tree.below(tree.nodes[c])) {
+            const std::string_view bytes = vocab_->piece(static_cast<Token>(token)).bytes;
+            leaving.push_back({bytes.substr(depth), token});
+        }
+    }
+}
+
+void Matcher::make_list(ExprId e, WideList& list) {
+    ExprPool& exprs = automaton_.exprs();
+    const TokenTree* tree = begin_list(e, list.follow, list.within);
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     std::vector<TokenTree::Entry> leaving;
     expr_path_[0] = e;
     uint64_t n_node = 0;
-    for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
-        if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
-        const TokenTree::Node& node = tree->nodes[i];
-        const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
-        if (rest == kNoMatch) {
-            i = node.end;
-            continue;
+    list.usable = tree->each([&](const TokenTree::Node& node, size_t depth) {
+        if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return TokenTree::Visit::stop;
+        const ExprId rest = exprs.derive(expr_path_[depth - 1], class_of[node.byte]);
+        if (rest == kNoMatch) return TokenTree::Visit::skip;
+        expr_path_[depth] = rest;
+        for (const uint32_t token : tree->at(node)) matcher_impl::set_bit(Span<uint32_t>(list.within), token);
+        if (exprs[rest].nullable && list.follow.any()) {
+            add_leaving(*tree, node, depth, list.follow, leaving);
+            if (leaving.size() > matcher_impl::kMaxLeaving) return TokenTree::Visit::stop;
         }
-        expr_path_[node.depth] = rest;
-        for (uint32_t t = 0; t < node.n_token; ++t)
-            matcher_impl::set_bit(Span<uint32_t>(list.within), tree->tokens[node.token + t]);
-        if (with_leaving && exprs[rest].nullable) {
-            for (uint32_t j = i + 1; j < node.end; ++j)
-                for (uint32_t t = 0; t < tree->nodes[j].n_token; ++t) {
-                    const uint32_t token = tree->tokens[tree->nodes[j].token + t];
-                    const std::string_view bytes = vocab_->piece(static_cast<Token>(token)).bytes;
-                    leaving.push_back({bytes.substr(node.depth), token});
-                }
-            if (leaving.size() > matcher_impl::kMaxLeaving) return;
-        }
-        i = rest == kEmptyText ? node.end : i + 1;
-    }
-    list.leaving = TokenTree::build(leaving);
-    list.usable = true;
+        return rest == kEmptyText ? TokenTree::Visit::skip : TokenTree::Visit::enter;
+    });
+    work_.n_node += n_node;
+    if (list.usable) list.leaving = TokenTree::build(leaving);
 }
 
-/// One plain character more. False: some characters fit, others do not. any: one fits at all.
-bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any) {
+/// One character more. False: some characters fit, others do not. any: one fits at all; leaves: it may be one behind
+/// the expression's end.
+bool Matcher::fit_char(const std::vector<ExprId>& from, const Alphabet& alphabet, const Classes& follow,
+                       std::vector<ExprId>& to, bool& any, bool& leaves) {
     ExprPool& exprs = automaton_.exprs();
     std::vector<std::pair<ExprId, uint8_t>> open;
     for (const ExprId e : from) open.push_back({e, 0});
@@ -379,19 +436,19 @@ bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& t
     to.clear();
     for (size_t i = 0; i < open.size(); ++i) {
         const std::pair<ExprId, uint8_t> at = open[i];
-        for (const std::pair<uint8_t, uint8_t>& edge : plain_edges_[at.second]) {
+        leaves = leaves || (exprs[at.first].nullable && matcher_impl::meets(alphabet[at.second], follow));
+        for (const std::pair<uint8_t, uint8_t>& edge : alphabet[at.second]) {
             const ExprId rest = exprs.derive(at.first, edge.first);
             any = any || rest != kNoMatch;
             all = all && rest != kNoMatch;
             if (any && !all) return false;
             if (rest == kNoMatch) continue;
-            if (edge.second == 0) {
-                if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
-                continue;
-            }
-            if (exprs[rest].nullable) return false;
             const std::pair<ExprId, uint8_t> next{rest, edge.second};
-            if (std::find(open.begin(), open.end(), next) == open.end()) open.push_back(next);
+            if (next.second == 0) {
+                if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
+            } else if (std::find(open.begin(), open.end(), next) == open.end()) {
+                open.push_back(next);
+            }
         }
         if (open.size() > matcher_impl::kMaxPairs || to.size() > matcher_impl::kMaxPairs) return false;
     }
@@ -399,17 +456,17 @@ bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& t
     return true;
 }
 
-Matcher::PlainFit Matcher::plain_fit(ExprId e) {
+Matcher::Fit Matcher::fit(ExprId e, const Alphabet& alphabet, const Classes& follow) {
     std::vector<ExprId> level{e}, next;
-    PlainFit fit;
+    Fit fit;
+    bool leaves = false;
     for (; fit.n_char <= VocabTrie::kMaxPlain; ++fit.n_char) {
-        // Where the expression may end, what follows it decides.
-        for (const ExprId at : level)
-            if (automaton_.exprs()[at].nullable) return fit;
         bool any = false;
-        if (!plain_char(level, next, any)) return fit;
-        fit.exact = !any;
-        if (fit.exact) return fit;
+        if (!fit_char(level, alphabet, follow, next, any, leaves)) return fit;
+        if (!any) {
+            fit.exact = !leaves;
+            return fit;
+        }
         if (next == level) {
             fit.n_char = UINT32_MAX;
             return fit;

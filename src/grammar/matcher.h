@@ -10,9 +10,16 @@
 #include "automaton.h"
 #include "vocab_trie.h"
 
+#include <bitset>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
+
+/// A set of characters in UTF-8. Of each place within a character, place 0 between them: classes of the bytes that may
+/// follow, and the place after them.
+using Alphabet = std::vector<std::vector<std::pair<uint8_t, uint8_t>>>;
+using Classes = std::bitset<256>;  ///< of bytes
 
 class Matcher {
   public:
@@ -56,8 +63,9 @@ class Matcher {
   private:
     /// What is known about an expression within which most tokens fit.
     struct WideList {
+        Classes follow;
         VocabTrie::Bits within;  ///< tokens that stay in the expression, or end exactly with it
-        TokenTree leaving;       ///< what is left of tokens after the expression may have ended, if bytes may follow
+        TokenTree leaving;       ///< what is left of tokens where the expression may have ended and a follower stands
         bool usable = false;
         uint64_t used = 0;
     };
@@ -75,26 +83,32 @@ class Matcher {
     void add_terminals(StateId s, Span<uint32_t> bits);
     bool walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool forget = false);
     bool is_wide(ExprId e);
-    WideList& list_of(ExprId e, bool with_leaving);
-    void make_list(ExprId e, WideList& list, bool with_leaving);
-    /// How many plain characters may follow, whichever they are; exact: not one more.
-    struct PlainFit {
+    /// Classes of the bytes that may come next.
+    Classes first_of(StateId s);
+    /// follow: of the bytes that may come after the expression.
+    WideList& list_of(ExprId e, const Classes& follow);
+    void make_list(ExprId e, WideList& list);
+    void add_leaving(const TokenTree& tree, const TokenTree::Node& node, size_t depth, const Classes& follow,
+                     std::vector<TokenTree::Entry>& leaving) const;
+    /// How many characters of an alphabet may follow, whichever they are; exact: not one more.
+    struct Fit {
         uint32_t n_char = 0;
         bool exact = false;
     };
-    PlainFit plain_fit(ExprId e);
-    bool plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any);
+    Fit fit(ExprId e, const Alphabet& alphabet, const Classes& follow);
+    bool fit_char(const std::vector<ExprId>& from, const Alphabet& alphabet, const Classes& follow,
+                  std::vector<ExprId>& to, bool& any, bool& leaves);
+    const TokenTree* begin_list(ExprId e, const Classes& follow, VocabTrie::Bits& within);
     void trim();
     void compact(size_t n_path);
 
     std::shared_ptr<const VocabTrie> vocab_;
     Automaton automaton_;
     std::vector<Token> terminal_ids_;
-    /// Of each place within a plain character: classes of the bytes that may follow, and the place after them.
-    std::array<std::vector<std::pair<uint8_t, uint8_t>>, 8> plain_edges_;
+    Alphabet plain_, bare_;  ///< without quotes, backslashes and control characters; without spaces too
     std::vector<StateId> history_;
-    size_t finished_at_ = SIZE_MAX;                 ///< steps after which the end token was accepted
-    std::unordered_map<uint64_t, WideList> lists_;  ///< by expression, and whether bytes may follow it
+    size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
+    std::unordered_multimap<ExprId, WideList> lists_;
     size_t lists_bytes_ = 0;
     std::vector<Cached> cache_;
     std::vector<StateId> path_;

@@ -8,17 +8,25 @@ namespace detail {
 namespace vocab_trie_impl {
 
 constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
-constexpr uint32_t kSliceChars[] = {6, 16, VocabTrie::kMaxPlain, UINT32_MAX};
+constexpr uint32_t kSliceChars[] = {8, VocabTrie::kMaxPlain, UINT32_MAX};
 
-/// Characters of a text that stands in a JSON string as it is, or 0.
-uint32_t plain_chars(std::string_view text) {
+/// What \s of a pattern means (ECMA-262 WhiteSpace and LineTerminator), control characters apart.
+bool is_space(uint32_t c) {
+    return c == 0x20 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000 || c == 0xFEFF;
+}
+
+/// Characters of a text that stands in a JSON string as it is, or 0; without spaces if `bare`.
+uint32_t plain_chars(std::string_view text, bool bare = false) {
     uint32_t n_char = 0;
     for (size_t at = 0, n = 0; at < text.size(); at += n, ++n_char) {
         const uint32_t c = decode_utf8(text.data() + at, text.size() - at, &n);
-        if (c == kBadCodePoint || c < 0x20 || c == '"' || c == '\\') return 0;
+        if (c == kBadCodePoint || c < 0x20 || c == '"' || c == '\\' || (bare && is_space(c))) return 0;
     }
     return n_char;
 }
+
+void set_bit(VocabTrie::Bits& bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
 
 }  // namespace vocab_trie_impl
 
@@ -29,34 +37,40 @@ TokenTree TokenTree::build(std::vector<Entry>& entries, bool sorted) {
             return order != 0 ? order < 0 : a.token < b.token;
         });
     TokenTree tree;
-    tree.nodes.push_back({});
+    tree.nodes.emplace_back();
     tree.tokens.reserve(entries.size());
-    std::vector<uint32_t> path{0};  // nodes from the root to the last one
-    std::string_view last;
     for (const Entry& e : entries) {
-        if (e.bytes.empty()) continue;
-        size_t common = 0;
-        while (common < last.size() && common < e.bytes.size() && last[common] == e.bytes[common]) ++common;
-        for (; path.size() > common + 1; path.pop_back())
-            tree.nodes[path.back()].end = static_cast<uint32_t>(tree.nodes.size());
-        for (size_t i = common; i < e.bytes.size(); ++i) {
-            Node node;
-            node.byte = static_cast<uint8_t>(e.bytes[i]);
-            node.depth = static_cast<uint16_t>(i + 1);
-            path.push_back(static_cast<uint32_t>(tree.nodes.size()));
-            tree.nodes.push_back(node);
-        }
-        Node& at = tree.nodes[path.back()];
-        if (at.n_token == 0) at.token = static_cast<uint32_t>(tree.tokens.size());
-        if (at.n_token < UINT16_MAX) {
-            ++at.n_token;
-            tree.tokens.push_back(e.token);
-        }
+        tree.tokens.push_back(e.token);
         tree.max_depth = std::max(tree.max_depth, e.bytes.size());
-        last = e.bytes;
     }
-    for (; !path.empty(); path.pop_back()) tree.nodes[path.back()].end = static_cast<uint32_t>(tree.nodes.size());
+    tree.nodes[0].token_end = static_cast<uint32_t>(entries.size());
+    // Nodes whose children are not made yet: a token may have thousands of bytes, so this does not recurse.
+    std::vector<std::pair<uint32_t, uint32_t>> open{{0, 0}};
+    while (!open.empty()) {
+        const auto [i, depth] = open.back();
+        open.pop_back();
+        tree.add_children(i, depth, entries);
+        for (uint32_t c = tree.nodes[i].n_child; c-- > 0;) open.push_back({tree.nodes[i].child + c, depth + 1});
+    }
+    tree.nodes.shrink_to_fit();
     return tree;
+}
+
+void TokenTree::add_children(uint32_t i, size_t depth, const std::vector<Entry>& entries) {
+    const uint32_t end = nodes[i].token_end;
+    uint32_t e = nodes[i].token;
+    while (e < end && entries[e].bytes.size() == depth) ++e;  // shorter texts are sorted before longer ones
+    const auto child = static_cast<uint32_t>(nodes.size());
+    while (e < end) {
+        Node node;
+        node.byte = static_cast<uint8_t>(entries[e].bytes[depth]);
+        node.token = e;
+        while (e < end && static_cast<uint8_t>(entries[e].bytes[depth]) == node.byte) ++e;
+        node.token_end = e;
+        nodes.push_back(node);
+    }
+    nodes[i].child = child;
+    nodes[i].n_child = static_cast<uint16_t>(nodes.size() - child);
 }
 
 std::shared_ptr<const VocabTrie> VocabTrie::build(const std::vector<Piece>& pieces) {
@@ -64,36 +78,58 @@ std::shared_ptr<const VocabTrie> VocabTrie::build(const std::vector<Piece>& piec
     auto out = std::make_shared<VocabTrie>();
     out->pieces_ = pieces;
     std::vector<TokenTree::Entry> all;
-    std::vector<uint32_t> chars;
     for (size_t id = 0; id < pieces.size(); ++id) {
         const Piece& p = out->pieces_[id];
         if (p.end) out->ends_.push_back(static_cast<Token>(id));
         if (!p.text) out->controls_.push_back(static_cast<Token>(id));
-        const bool usable = p.text && !p.end && p.bytes.size() <= kMaxTokenBytes;
-        if (usable) all.push_back({p.bytes, static_cast<uint32_t>(id)});
-        chars.push_back(usable ? plain_chars(p.bytes) : 0);
+        if (p.text && !p.end && !p.bytes.empty() && p.bytes.size() <= kMaxTokenBytes)
+            all.push_back({p.bytes, static_cast<uint32_t>(id)});
     }
     out->tree_ = TokenTree::build(all);
-    for (size_t s = 0; s < out->slices_.size(); ++s) {
-        Slice& slice = out->slices_[s];
+    out->build_slices(all);
+    out->build_words(all);
+    return out;
+}
+
+void VocabTrie::build_slices(const std::vector<TokenTree::Entry>& all) {
+    using namespace vocab_trie_impl;
+    for (Bits& bits : plain_) bits.assign(n_word(), 0);
+    std::vector<uint32_t> chars(n_vocab(), 0);
+    for (const TokenTree::Entry& e : all) {
+        chars[e.token] = plain_chars(e.bytes);
+        if (chars[e.token] == 0) continue;
+        for (uint32_t n = chars[e.token]; n <= kMaxPlain; ++n) set_bit(plain_[n - 1], e.token);
+    }
+    for (size_t s = 0; s < slices_.size(); ++s) {
+        Slice& slice = slices_[s];
         slice.max_chars = kSliceChars[s];
-        slice.bits.assign(out->n_word(), 0);
+        slice.bits.assign(n_word(), 0);
         std::vector<TokenTree::Entry> rest;
         for (const TokenTree::Entry& e : all) {
             if (chars[e.token] > 0 && chars[e.token] <= slice.max_chars)
-                slice.bits[e.token / 32] |= 1u << (e.token % 32);
+                set_bit(slice.bits, e.token);
             else
                 rest.push_back(e);
         }
         slice.rest = TokenTree::build(rest, true);
     }
-    for (uint32_t n = 1; n <= kMaxPlain; ++n) {
-        Bits& bits = out->plain_[n - 1];
-        bits.assign(out->n_word(), 0);
-        for (size_t id = 0; id < chars.size(); ++id)
-            if (chars[id] > 0 && chars[id] <= n) bits[id / 32] |= 1u << (id % 32);
+}
+
+void VocabTrie::build_words(const std::vector<TokenTree::Entry>& all) {
+    using namespace vocab_trie_impl;
+    words_.bare.assign(n_word(), 0);
+    words_.after_space.assign(n_word(), 0);
+    std::vector<TokenTree::Entry> not_bare, not_either;
+    for (const TokenTree::Entry& e : all) {
+        const bool spaced = e.bytes.front() == ' ';
+        const uint32_t n = plain_chars(e.bytes.substr(spaced ? 1 : 0), true);
+        const bool word = n <= kMaxPlain && (n > 0 || e.bytes == " ");
+        if (word) set_bit(spaced ? words_.after_space : words_.bare, e.token);
+        if (!word || spaced) not_bare.push_back(e);
+        if (!word) not_either.push_back(e);
     }
-    return out;
+    words_.not_bare = TokenTree::build(not_bare, true);
+    words_.not_either = TokenTree::build(not_either, true);
 }
 
 std::shared_ptr<const VocabTrie> VocabTrie::build(const Tokenizer& tokenizer) {
