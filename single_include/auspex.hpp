@@ -1910,6 +1910,9 @@ class File {
     static constexpr size_t kByteAlignment = 8;
     Span<const std::byte> bytes() const { return {data_, size_}; }
     bool is_copy() const { return data_ && !map_; }
+    /// Takes the pages of these bytes out of the process's memory, if they are bytes of this file and it is mapped.
+    /// They are read again when they are next used, from the system's cache while it keeps them.
+    void release(const std::byte* from, uint64_t n_byte) const;
 
   private:
     void close();
@@ -4349,6 +4352,7 @@ const char* op_name(OpKind kind);
 // Thread  no shared state.
 // Tests   tests/test_plan.cpp, tests/test_families.cpp (fused tensors)
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -4359,6 +4363,9 @@ struct Weights {
     /// Copies of rows that are not contiguous in the file; freed with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;
+    /// A back end calls it with a slot's rows once it has a copy of its own, so that their pages need not stay in
+    /// memory; may be empty. The rows can still be read.
+    std::function<void(const std::byte* rows, uint64_t n_byte)> on_copied;
     bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 
@@ -12753,6 +12760,13 @@ inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool
     return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t) { UnmapViewOfFile(p); }
+/// Unlocking pages that are not locked takes them out of the working set.
+inline void release(const std::byte* p, size_t size) { (void)VirtualUnlock(const_cast<std::byte*>(p), size); }
+inline size_t page_bytes() {
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    return system.dwPageSize;
+}
 
 #elif defined(__unix__) || defined(__APPLE__)
 
@@ -12824,6 +12838,11 @@ inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool
     return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t size) { ::munmap(const_cast<std::byte*>(p), size); }
+/// The mapping is never written, so nothing is lost.
+inline void release(const std::byte* p, size_t size) {
+    (void)::madvise(const_cast<std::byte*>(p), size, MADV_DONTNEED);
+}
+inline size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 #else  // any other hosted platform: the C library, all of it into memory
 
@@ -12859,6 +12878,8 @@ inline Result<Bytes> take(const FileRange& range, const Allocator&, bool, Block*
                 " cannot be read: this platform has no file descriptors. Load it by a FileReader or from memory.");
 }
 inline void unmap(const std::byte*, size_t) {}
+inline void release(const std::byte*, size_t) {}
+inline size_t page_bytes() { return 1; }
 
 #endif
 
@@ -12872,6 +12893,15 @@ inline std::string shard_suffix(uint32_t no, uint32_t count) {
 }  // namespace file_impl
 
 File::~File() { close(); }
+
+void File::release(const std::byte* from, uint64_t n_byte) const {
+    const auto begin = reinterpret_cast<uintptr_t>(data_), at = reinterpret_cast<uintptr_t>(from);
+    if (!map_ || at < begin || at - begin > size_ || n_byte > size_ - (at - begin)) return;
+    // Whole pages: neighbours on the first and last one are read again when they are used.
+    const size_t page = file_impl::page_bytes(), offset = at - reinterpret_cast<uintptr_t>(map_),
+                 first = offset / page * page, end = offset + static_cast<size_t>(n_byte);
+    file_impl::release(map_ + first, std::min(static_cast<size_t>(round_up(end, page)), map_bytes_) - first);
+}
 
 void File::close() {
     if (map_) file_impl::unmap(map_, map_bytes_);
@@ -30282,6 +30312,8 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
             Status st = pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
                                     &model->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
+            if (weights.on_copied && model->matrices[id].owned_bytes() > 0)
+                weights.on_copied(weights.data[id], row_bytes(s.type, n));
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
         if (use[id] == Use::matrix)
@@ -44675,6 +44707,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                     return Status();
                 }));
         }
+        for (const std::byte* rows : {weights.data[id], b})
+            if (rows && weights.on_copied)
+                weights.on_copied(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
         model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
@@ -48075,6 +48110,9 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
+    weights.on_copied = [m](const std::byte* rows, uint64_t n_byte) {
+        for (const File& f : m->files) f.release(rows, n_byte);
+    };
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
     describe_model(m->plan, m->gguf, &m->info);
     m->info.weight_bytes = m->program->weight_bytes();

@@ -149,6 +149,29 @@ TEST_CASE("a mapped file has the bytes that were written, and can be moved") {
     CHECK(std::memcmp(g.bytes().data(), content.data(), content.size()) == 0);
 }
 
+TEST_CASE("pages that were released can be read again, and what is no page of the file stays as it is") {
+    const Folder folder;
+    std::string content;
+    for (int i = 0; i < 300000; ++i) content += static_cast<char>(i * 13 % 251);
+    const std::string path = folder.file("a.bin", content);
+    for (const bool copy : {false, true}) {
+        CAPTURE(copy);
+        const Allocator allocator;
+        File f;
+        REQUIRE(File::open(path.c_str(), copy ? &allocator : nullptr).get(f).ok());
+        const std::byte* p = f.bytes().data();
+        f.release(p, f.bytes().size());
+        f.release(p + 100000, 10);
+        f.release(p + 299999, 1);
+        f.release(p + 299999, 2);  // beyond the end
+        f.release(nullptr, 4096);
+        std::string other = content;
+        f.release(reinterpret_cast<const std::byte*>(other.data()), other.size());
+        CHECK(other == content);
+        CHECK(std::memcmp(p, content.data(), content.size()) == 0);
+    }
+}
+
 TEST_CASE("a file that cannot be opened is an error with its path and the reason") {
     const Folder folder;
     const std::string missing = (folder.path / "missing.gguf").string();

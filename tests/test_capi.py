@@ -13,6 +13,7 @@ from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.environ.get("AUSPEX_LIBRARY") or os.path.join(REPO, "build", "libauspex.so")
+TINY_MODEL = os.path.join(os.path.dirname(LIBRARY), "tiny_model")
 DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
 HEADER = os.path.join(REPO, "src", "auspex.h")
 TABLE = os.path.join(REPO, "tests", "data", "capi_abi.txt")
@@ -218,25 +219,44 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(AuspexError, "^bad_argument: JSON: expected"):
             self.client.chat(b"[", lambda e: None)
 
-    @unittest.skipUnless(sys.platform == "linux", "reads /proc")
-    def test_two_processes_share_the_weights_of_one_file(self):
+    def loaded_twice(self, path):
+        """What /proc says of a model's file in each of two processes that have it loaded and have used it."""
         load = ("import sys; sys.path.insert(0, sys.argv[1]); import test_capi as t;"
-                "c = t.Client(t.DEMO); n = [i for i, _ in zip(c.tokens('a log line'), range(4))];"
+                "c = t.Client(sys.argv[2]); n = [i for i, _ in zip(c.tokens('a log line'), range(4))];"
                 "print('ready', flush=True); sys.stdin.read()")
         environment = {**os.environ, "VK_ICD_FILENAMES": "", "VK_DRIVER_FILES": ""}
-        pair = [subprocess.Popen([sys.executable, "-c", load, os.path.dirname(os.path.abspath(__file__))],
+        pair = [subprocess.Popen([sys.executable, "-c", load, os.path.dirname(os.path.abspath(__file__)), path],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
         try:
             for process in pair:
                 self.assertEqual(process.stdout.readline(), b"ready\n")
-            for process in pair:
-                sizes = self.mapped(process.pid, DEMO)
-                self.assertGreater(sizes["Rss"], 0.5 * os.path.getsize(DEMO) / 1024)
-                self.assertEqual(sizes["Private_Dirty"] + sizes["Shared_Dirty"], 0)
-                self.assertLess(sizes["Pss"], 0.6 * sizes["Rss"])  # at least two have each page
+            return [self.mapped(process.pid, path) for process in pair]
         finally:
             for process in pair:
                 process.communicate()
+
+    @unittest.skipUnless(sys.platform == "linux", "reads /proc")
+    @unittest.skipUnless(os.path.exists(TINY_MODEL), "needs tiny_model")
+    def test_two_processes_share_weights_that_are_used_in_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(os.path.realpath(folder), "f16.gguf")
+            subprocess.run([TINY_MODEL, "--type", "f16", "--layers", "8", path], check=True)
+            with open(path, "rb+") as f:
+                os.fsync(f.fileno())  # what was just written counts as changed
+            for sizes in self.loaded_twice(path):
+                self.assertGreater(sizes["Rss"], 0.5 * os.path.getsize(path) / 1024)
+                self.assertEqual(sizes["Private_Dirty"] + sizes["Shared_Dirty"], 0)
+                self.assertLess(sizes["Pss"], 0.6 * sizes["Rss"])  # at least two have each page
+
+    @unittest.skipUnless(sys.platform == "linux", "reads /proc")
+    def test_pages_of_the_file_go_once_weights_are_packed(self):
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+            if not re.search(r"^flags.* avx2 ", f.read(), re.MULTILINE):
+                self.skipTest("needs AVX2: weights are used in place without")
+        for sizes in self.loaded_twice(DEMO):
+            self.assertEqual(sizes["Private_Dirty"] + sizes["Shared_Dirty"], 0)
+            # What is left: names, the vocabulary, vectors.
+            self.assertLess(sizes["Rss"], 0.2 * os.path.getsize(DEMO) / 1024)
 
     @staticmethod
     def mapped(pid, path):

@@ -137,6 +137,13 @@ inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool
     return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t) { UnmapViewOfFile(p); }
+/// Unlocking pages that are not locked takes them out of the working set.
+inline void release(const std::byte* p, size_t size) { (void)VirtualUnlock(const_cast<std::byte*>(p), size); }
+inline size_t page_bytes() {
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    return system.dwPageSize;
+}
 
 #elif defined(__unix__) || defined(__APPLE__)
 
@@ -208,6 +215,11 @@ inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool
     return take_part(file, part, copy_to, copy);
 }
 inline void unmap(const std::byte* p, size_t size) { ::munmap(const_cast<std::byte*>(p), size); }
+/// The mapping is never written, so nothing is lost.
+inline void release(const std::byte* p, size_t size) {
+    (void)::madvise(const_cast<std::byte*>(p), size, MADV_DONTNEED);
+}
+inline size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 #else  // any other hosted platform: the C library, all of it into memory
 
@@ -243,6 +255,8 @@ inline Result<Bytes> take(const FileRange& range, const Allocator&, bool, Block*
                 " cannot be read: this platform has no file descriptors. Load it by a FileReader or from memory.");
 }
 inline void unmap(const std::byte*, size_t) {}
+inline void release(const std::byte*, size_t) {}
+inline size_t page_bytes() { return 1; }
 
 #endif
 
@@ -256,6 +270,15 @@ inline std::string shard_suffix(uint32_t no, uint32_t count) {
 }  // namespace file_impl
 
 File::~File() { close(); }
+
+void File::release(const std::byte* from, uint64_t n_byte) const {
+    const auto begin = reinterpret_cast<uintptr_t>(data_), at = reinterpret_cast<uintptr_t>(from);
+    if (!map_ || at < begin || at - begin > size_ || n_byte > size_ - (at - begin)) return;
+    // Whole pages: neighbours on the first and last one are read again when they are used.
+    const size_t page = file_impl::page_bytes(), offset = at - reinterpret_cast<uintptr_t>(map_),
+                 first = offset / page * page, end = offset + static_cast<size_t>(n_byte);
+    file_impl::release(map_ + first, std::min(static_cast<size_t>(round_up(end, page)), map_bytes_) - first);
+}
 
 void File::close() {
     if (map_) file_impl::unmap(map_, map_bytes_);

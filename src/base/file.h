@@ -51,6 +51,9 @@ class File {
     static constexpr size_t kByteAlignment = 8;
     Span<const std::byte> bytes() const { return {data_, size_}; }
     bool is_copy() const { return data_ && !map_; }
+    /// Takes the pages of these bytes out of the process's memory, if they are bytes of this file and it is mapped.
+    /// They are read again when they are next used, from the system's cache while it keeps them.
+    void release(const std::byte* from, uint64_t n_byte) const;
 
   private:
     void close();

@@ -38,6 +38,9 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
+    weights.on_copied = [m](const std::byte* rows, uint64_t n_byte) {
+        for (const File& f : m->files) f.release(rows, n_byte);
+    };
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
     describe_model(m->plan, m->gguf, &m->info);
     m->info.weight_bytes = m->program->weight_bytes();

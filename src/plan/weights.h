@@ -7,6 +7,8 @@
 #include "../base/gguf.h"
 #include "plan.h"
 
+#include <functional>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -17,6 +19,9 @@ struct Weights {
     /// Copies of rows that are not contiguous in the file; freed with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;
+    /// A back end calls it with a slot's rows once it has a copy of its own, so that their pages need not stay in
+    /// memory; may be empty. The rows can still be read.
+    std::function<void(const std::byte* rows, uint64_t n_byte)> on_copied;
     bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 

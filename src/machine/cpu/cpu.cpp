@@ -121,6 +121,8 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
             Status st = pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
                                     &model->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
+            if (weights.on_copied && model->matrices[id].owned_bytes() > 0)
+                weights.on_copied(weights.data[id], row_bytes(s.type, n));
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
         if (use[id] == Use::matrix)

@@ -351,6 +351,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                     return Status();
                 }));
         }
+        for (const std::byte* rows : {weights.data[id], b})
+            if (rows && weights.on_copied)
+                weights.on_copied(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
         model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
