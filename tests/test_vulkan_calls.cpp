@@ -199,8 +199,10 @@ TEST_CASE(
     if (!gpu_device()) return;
     Calls calls;
     size_t turn = 0;
+    // Later ones come with a fault: a device whose extensions cannot be listed takes fences.
+    const size_t n_function = calls.n_call[0].size();
     for (const Phase phase : kPhases)
-        for (size_t i = 0; i < DriverCall::all().size(); ++i) {
+        for (size_t i = 0; i < n_function; ++i) {
             const int64_t n = calls.n_call[size_t(phase)][i];
             if (n == 0) continue;
             if (!deep()) {
@@ -211,7 +213,7 @@ TEST_CASE(
                 for (int part = 0; part < std::min<int64_t>(n, 3); ++part) calls.fail_in(phase, i, error, part / 2.0);
         }
     std::printf("%d cases in %d functions of the driver: %d gave a Status, the others succeeded all the same\n",
-                calls.n_case, int(DriverCall::all().size()), calls.n_failed);
+                calls.n_case, int(n_function), calls.n_failed);
     CHECK(calls.n_case > 10);
 }
 
