@@ -135,7 +135,7 @@ typedef struct auspex_device_options {
     int32_t kind;                        /* AUSPEX_KIND_...; 0: a GPU if there is a usable one, else the CPU */
     int32_t gpu;                         /* which Vulkan device, counted from 1; 0: the best */
     int32_t cpu_path;                    /* AUSPEX_CPU_... */
-    int32_t n_thread;                    /* CPU threads; 0: one per physical core */
+    int32_t n_thread;                    /* CPU threads at most; 0: one per physical core */
     uint32_t reserved;                   /* 0 */
     uint64_t memory_limit_bytes;         /* 0: what the driver or the system reports as free */
     const auspex_vulkan_handles* borrow; /* run on the application's device instead; or null */

@@ -191,7 +191,7 @@ struct DeviceOptions {
     int vulkan_index = -1;                  ///< which Vulkan device; -1: the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
-    int n_thread = 0;  ///< CPU threads; 0: one per physical core
+    int n_thread = 0;  ///< CPU threads, fewer while others need the cores; 0: one per physical core
     /// Runs the CPU's work in place of the library's threads. n_thread then says how many tasks run at the same time,
     /// and must not be 0. The library starts no thread; a GPU's kernels are compiled on the calling thread. Results are
     /// the same, bit for bit.
@@ -5020,6 +5020,60 @@ class Thread {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ---------------------------------------------------------------------- src/machine/thread_count.h
+
+// machine/thread_count: how many threads of a pool pay, learned from measured runs.
+//
+// Owns    the number of threads of the next run, and the times of runs by kind. Arithmetic alone: no clock, no threads.
+// Thread  belongs to one Pool.
+// Tests   tests/test_thread_count.cpp, with times of simulated machines.
+//
+// Threads that run a step together meet many times in it. Where other programs use some of the cores, each meeting
+// waits for the thread that has none, for a time slice, and a step takes as long as a hundred slices: then fewer
+// threads are faster. So where threads are late, fewer are tried for a few runs, and kept if they are faster. Now and
+// then more are tried again. A trial is rarer the more of them failed in a row, so that all of them cost less than 2 %.
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class ThreadCount {
+  public:
+    /// Runs of one kind take the same time. Runs of kKind or more are not compared.
+    static constexpr uint32_t kKind = 64;
+    explicit ThreadCount(uint32_t max) : max_(max), now_(max) {}
+
+    /// For the next run.
+    uint32_t next() const { return trial_ > 0 ? trial_ : now_; }
+    /// A run with next() threads took so long; late: a thread waited for another for a time slice.
+    void observe(uint32_t kind, double seconds, bool late);
+
+  private:
+    struct Usual {
+        double seconds = 0;
+        uint32_t n = 0;
+    };
+    void begin_trial();
+    uint32_t fewer() const;
+    void judge_trial(bool too_slow);
+    void keep(uint32_t n);
+
+    const uint32_t max_;
+    uint32_t now_, trial_ = 0;            // trial_: threads that are tried, or 0
+    std::array<Usual, kKind> usual_{};    // with now_ threads
+    uint32_t n_run_ = 0, n_late_ = 0;     // of the present window
+    uint32_t n_tried_ = 0;                // runs of the trial
+    double tried_ = 0, expected_ = 0;     // their seconds, and what they would take with now_ threads
+    uint32_t n_fewer_ = 0;                // trials of fewer threads in this round
+    uint32_t since_ = 0;                  // runs since the last trial
+    uint32_t down_gap_ = 0, up_gap_ = 0;  // runs before the next trial; 0: none failed yet
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------ src/machine/pool.h
 
 // machine/pool: a few threads that run one function together.
@@ -5070,6 +5124,9 @@ class Pool {
     /// inside `work`. cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
     ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
+    /// The same on as many threads as pay beside other programs (ThreadCount); n_thread of `work` says how many.
+    /// kind      runs of one kind take the same time; from ThreadCount::kKind on they are not compared.
+    void run_some(Work work, void* context, uint32_t kind);
     /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
     void barrier(uint32_t i_thread);
@@ -5077,8 +5134,8 @@ class Pool {
     /// between two barriers.
     std::atomic<uint32_t>* ticket(uint32_t k) { return &tickets_[k].count; }
     /// A share of an evenly cut loop, or of one cut by ticket k.
-    Share even(uint32_t i_thread) const { return {i_thread, n_thread_, nullptr}; }
-    Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_thread_, n_thread_ > 1 ? ticket(k) : nullptr}; }
+    Share even(uint32_t i_thread) const { return {i_thread, n_active_, nullptr}; }
+    Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_active_, n_active_ > 1 ? ticket(k) : nullptr}; }
 
   private:
     Pool(uint32_t n_thread, const JobSystem& jobs);
@@ -5094,8 +5151,11 @@ class Pool {
     static void* work_loop(void* me);
     static void work_task(void* pool, uint32_t i_thread);
     void clear_tickets();
+    /// On the first n threads. The caller holds run_mutex_.
+    void run_on(uint32_t n, Work work, void* context);
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
-    bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
+    template <class T>
+    bool wait_change(const std::atomic<T>& word, T old);
     /// Wakes the threads that sleep in wait_change. Call after changing the word.
     void wake();
 
@@ -5104,14 +5164,18 @@ class Pool {
     const JobSystem jobs_;               ///< run is null: threads of this pool
     std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run(). Null with jobs_
 
-    Work work_ = nullptr;  ///< published by run_count_
+    Work work_ = nullptr;  ///< published by run_
     void* context_ = nullptr;
-    bool stop_ = false;
+    uint32_t n_active_;  ///< threads of the present run; read by these alone
+    ThreadCount count_;
 
-    alignas(64) std::atomic<uint32_t> run_count_{0};
+    /// The number of runs so far, and in the low 16 bits the threads of the present one: those above it sleep on and
+    /// may miss runs. 0 threads: the pool ends.
+    alignas(64) std::atomic<uint64_t> run_{0};
     alignas(64) std::atomic<uint32_t> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
     alignas(64) std::atomic<uint32_t> n_asleep_{0};
+    alignas(64) std::atomic<uint32_t> n_late_{0};  ///< barriers at which a thread waited for a time slice
     alignas(64) std::atomic<uint32_t> n_calm_{
         0};  ///< barriers at which not to spin, because the cores are shared with others
     Ticket tickets_[kTicket];
@@ -23120,6 +23184,85 @@ void Thread::join() {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// -------------------------------------------------------------------- src/machine/thread_count.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace thread_count_impl {
+
+constexpr uint32_t kWindow = 16;    ///< runs after which it is decided whether to try another number
+constexpr uint32_t kKnown = 4;      ///< runs of a kind that tell its usual time
+constexpr uint32_t kTrial = 8;      ///< runs of a trial
+constexpr double kGain = 0.95;      ///< of the usual time: what a trial must stay below
+constexpr uint32_t kLateShare = 4;  ///< one late run in so many lets fewer threads be tried
+constexpr uint32_t kFirstGap = 128, kLongestGap = 8192;
+constexpr double kWeight = 1.0 / 8;  ///< of a new time
+
+}  // namespace thread_count_impl
+
+void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
+    using namespace thread_count_impl;
+    if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
+    Usual& usual = usual_[kind];
+    if (trial_ > 0) {
+        if (usual.n < kKnown) return;
+        tried_ += seconds;
+        expected_ += usual.seconds;
+        ++n_tried_;
+        const bool too_slow = tried_ > kGain * usual.seconds * kTrial;  // the rest cannot make up for it
+        if (n_tried_ == kTrial || too_slow) judge_trial(too_slow);
+        return;
+    }
+    // The first times count in full, an outlier later on by a part.
+    ++usual.n;
+    usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);
+    n_late_ += late;
+    ++since_;
+    if (++n_run_ == kWindow) begin_trial();
+}
+
+uint32_t ThreadCount::fewer() const { return now_ >> (n_fewer_ + 1); }
+
+void ThreadCount::begin_trial() {
+    using namespace thread_count_impl;
+    const bool late = n_late_ * kLateShare >= kWindow;
+    n_run_ = n_late_ = 0;
+    if (late && fewer() > 0 && (n_fewer_ > 0 || since_ >= down_gap_))
+        trial_ = fewer();
+    else if (now_ < max_ && since_ >= up_gap_)
+        trial_ = std::min(max_, now_ + std::max(1u, now_ / 4));
+    else
+        return;
+    n_tried_ = 0;
+    tried_ = expected_ = 0;
+}
+
+void ThreadCount::judge_trial(bool too_slow) {
+    using namespace thread_count_impl;
+    const bool was_fewer = trial_ < now_, good = !too_slow && tried_ < kGain * expected_;
+    uint32_t& gap = was_fewer ? down_gap_ : up_gap_;
+    if (good) {
+        gap = 0;
+        keep(trial_);
+    }
+    if (was_fewer) ++n_fewer_;
+    const bool round_ends = good || !was_fewer || fewer() == 0;
+    if (round_ends) n_fewer_ = 0;
+    if (round_ends && !good) gap = std::min(std::max(2 * gap, kFirstGap), kLongestGap);
+    trial_ = 0;
+    since_ = 0;
+}
+
+void ThreadCount::keep(uint32_t n) {
+    now_ = n;
+    usual_.fill({});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ---------------------------------------------------------------------------- src/machine/pool.cpp
 
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
@@ -23158,7 +23301,9 @@ Pool::Pool(uint32_t n_thread, const JobSystem& jobs)
     : n_thread_(n_thread),
       may_spin_(n_thread <= std::thread::hardware_concurrency()),
       jobs_(jobs),
-      workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)) {
+      workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)),
+      n_active_(n_thread),
+      count_(n_thread) {
     for (uint32_t i = 0; workers_ && i < n_thread; ++i) {
         workers_[i].pool = this;
         workers_[i].i = i;
@@ -23216,8 +23361,7 @@ Status Pool::try_jobs() {
 
 Pool::~Pool() {
     if (jobs_.run) return;
-    stop_ = true;
-    run_count_.fetch_add(1);
+    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1);
     wake();
     for (uint32_t i = 1; i < n_thread_; ++i) workers_[i].thread.join();
 }
@@ -23226,10 +23370,13 @@ void* Pool::work_loop(void* argument) {
     const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
     Worker* me = static_cast<Worker*>(argument);
     Pool& pool = *me->pool;
-    for (uint32_t seen = 0;; ++seen) {
-        pool.wait_change(pool.run_count_, seen);
-        if (pool.stop_) return nullptr;
-        pool.work_(pool.context_, me->i, pool.n_thread_);
+    for (uint64_t seen = 0;;) {
+        pool.wait_change(pool.run_, seen);
+        seen = pool.run_.load(std::memory_order_acquire);
+        const auto n = static_cast<uint32_t>(seen & 0xFFFF);
+        if (n == 0) return nullptr;
+        if (me->i >= n) continue;
+        pool.work_(pool.context_, me->i, n);
         pool.barrier(me->i);
     }
 }
@@ -23237,24 +23384,37 @@ void* Pool::work_loop(void* argument) {
 void Pool::work_task(void* argument, uint32_t i_thread) {
     const DefaultFloatMode mode;  // the application's threads may have another
     Pool& pool = *static_cast<Pool*>(argument);
-    pool.work_(pool.context_, i_thread, pool.n_thread_);
+    pool.work_(pool.context_, i_thread, pool.n_active_);
 }
 
 void Pool::run(Work work, void* context) {
     const DefaultFloatMode mode;
-    if (n_thread_ == 1) {
-        clear_tickets();
-        work(context, 0, 1);
-        return;
-    }
+    if (n_thread_ == 1) return work(context, 0, 1);  // callers need not wait for one another
     std::lock_guard<std::mutex> turn(run_mutex_);
+    run_on(n_thread_, work, context);
+}
+
+void Pool::run_some(Work work, void* context, uint32_t kind) {
+    if (jobs_.run || n_thread_ == 1) return run(work, context);
+    const DefaultFloatMode mode;
+    std::lock_guard<std::mutex> turn(run_mutex_);
+    const uint32_t n_late = n_late_.load(std::memory_order_relaxed);
+    const auto begin = pool_impl::Clock::now();
+    run_on(count_.next(), work, context);
+    const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
+    count_.observe(kind, took.count(), n_late_.load(std::memory_order_relaxed) != n_late);
+}
+
+void Pool::run_on(uint32_t n, Work work, void* context) {
     clear_tickets();
+    n_active_ = n;
+    if (n == 1) return work(context, 0, 1);
     work_ = work;
     context_ = context;
-    if (jobs_.run) return jobs_.run(jobs_.user, n_thread_, work_task, this);
-    run_count_.fetch_add(1);
+    if (jobs_.run) return jobs_.run(jobs_.user, n, work_task, this);
+    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1 + n);
     wake();
-    work(context, 0, n_thread_);
+    work(context, 0, n);
     barrier(0);
 }
 
@@ -23263,17 +23423,20 @@ void Pool::clear_tickets() {
 }
 
 void Pool::barrier(uint32_t) {
-    if (n_thread_ == 1) {
+    const uint32_t n_active = n_active_;  // before arriving: the last one may begin another run
+    if (n_active == 1) {
         clear_tickets();
         return;
     }
     const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_thread_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_active) {
         const uint32_t n = n_calm_.load(std::memory_order_relaxed);
-        if (wait_change(phase_, phase))
+        if (wait_change(phase_, phase)) {
             n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
-        else if (n > 0)
+            n_late_.fetch_add(1, std::memory_order_relaxed);
+        } else if (n > 0) {
             n_calm_.store(n - 1, std::memory_order_relaxed);
+        }
         return;
     }
     arrived_.store(0, std::memory_order_relaxed);
@@ -23282,7 +23445,8 @@ void Pool::barrier(uint32_t) {
     wake();
 }
 
-bool Pool::wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
+template <class T>
+bool Pool::wait_change(const std::atomic<T>& word, T old) {
     using namespace pool_impl;
     const auto changed = [&] { return word.load(std::memory_order_acquire) != old; };
     if (changed()) return false;
@@ -29350,7 +29514,11 @@ void walk_entry(void* job, uint32_t i_thread, uint32_t n_thread) {
 
 void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
     CpuJob job{*this, step, head_only, row0, n_pending_};
-    model_->pool->run(walk_impl::walk_entry, &job);
+    // Steps of a few rows are alike; prompts are not.
+    const uint32_t n_kind = ThreadCount::kKind / 2;
+    const bool alike = step.n_row < n_kind && !step.fill_only && !head_only;
+    const uint32_t kind = alike ? step.n_row + (step.tape == &model_->plan->trunk ? 0 : n_kind) : ThreadCount::kKind;
+    model_->pool->run_some(walk_impl::walk_entry, &job, kind);
 }
 
 CpuWalk::CpuWalk(const CpuJob& job, uint32_t i_thread, uint32_t n_thread)

@@ -187,7 +187,7 @@ struct DeviceOptions {
     int vulkan_index = -1;                  ///< which Vulkan device; -1: the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
-    int n_thread = 0;  ///< CPU threads; 0: one per physical core
+    int n_thread = 0;  ///< CPU threads, fewer while others need the cores; 0: one per physical core
     /// Runs the CPU's work in place of the library's threads. n_thread then says how many tasks run at the same time,
     /// and must not be 0. The library starts no thread; a GPU's kernels are compiled on the calling thread. Results are
     /// the same, bit for bit.

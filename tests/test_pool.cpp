@@ -72,6 +72,28 @@ void take_tickets(void* c, uint32_t i, uint32_t n) {
     if (n != counts.pool->n_thread()) counts.wrong = true;
 }
 
+/// With more than two threads one is late; each phase every thread sees what all of them wrote.
+struct Late {
+    Pool* pool;
+    std::vector<uint64_t> written;  // by thread
+    uint64_t run = 0;
+    std::atomic<uint32_t> n_wrong{0};
+    std::vector<uint32_t> n_run_with;  // by number of threads
+
+    static void work(void* context, uint32_t i, uint32_t n) {
+        Late& late = *static_cast<Late*>(context);
+        if (n > 2 && i == n - 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        for (uint64_t phase = 0; phase < 4; ++phase) {
+            const uint64_t now = 4 * late.run + phase;
+            late.written[i] = now;
+            late.pool->barrier(i);
+            for (uint32_t k = 0; k < n; ++k) late.n_wrong += late.written[k] != now;
+            late.pool->barrier(i);
+        }
+        if (i == 0) ++late.n_run_with[n];
+    }
+};
+
 }  // namespace
 
 TEST_CASE("a pool runs the work once on every thread") {
@@ -137,6 +159,21 @@ TEST_CASE("barriers work while other processes use the cores") {
     }
     stop = true;
     for (std::thread& t : hogs) t.join();
+}
+
+TEST_CASE("runs that may have fewer threads leave a late one out, and lose nothing when the number changes") {
+    auto pool = open_pool(4);
+    Late late{pool.get(), std::vector<uint64_t>(4), 0, {0}, std::vector<uint32_t>(5)};
+    for (; late.run < 3000; ++late.run) {
+        if (late.run % 100 == 7)
+            pool->run(Late::work, &late);  // in between, all of them
+        else
+            pool->run_some(Late::work, &late, 0);
+    }
+    CHECK(late.n_wrong == 0);
+    CHECK(late.n_run_with[2] + late.n_run_with[1] > 2000);
+    CHECK(late.n_run_with[4] >= 30);
+    CHECK(late.n_run_with[0] == 0);
 }
 
 TEST_CASE("many pools, and one pool used by many threads, do not disturb each other") {

@@ -40,7 +40,9 @@ Pool::Pool(uint32_t n_thread, const JobSystem& jobs)
     : n_thread_(n_thread),
       may_spin_(n_thread <= std::thread::hardware_concurrency()),
       jobs_(jobs),
-      workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)) {
+      workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)),
+      n_active_(n_thread),
+      count_(n_thread) {
     for (uint32_t i = 0; workers_ && i < n_thread; ++i) {
         workers_[i].pool = this;
         workers_[i].i = i;
@@ -98,8 +100,7 @@ Status Pool::try_jobs() {
 
 Pool::~Pool() {
     if (jobs_.run) return;
-    stop_ = true;
-    run_count_.fetch_add(1);
+    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1);
     wake();
     for (uint32_t i = 1; i < n_thread_; ++i) workers_[i].thread.join();
 }
@@ -108,10 +109,13 @@ void* Pool::work_loop(void* argument) {
     const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
     Worker* me = static_cast<Worker*>(argument);
     Pool& pool = *me->pool;
-    for (uint32_t seen = 0;; ++seen) {
-        pool.wait_change(pool.run_count_, seen);
-        if (pool.stop_) return nullptr;
-        pool.work_(pool.context_, me->i, pool.n_thread_);
+    for (uint64_t seen = 0;;) {
+        pool.wait_change(pool.run_, seen);
+        seen = pool.run_.load(std::memory_order_acquire);
+        const auto n = static_cast<uint32_t>(seen & 0xFFFF);
+        if (n == 0) return nullptr;
+        if (me->i >= n) continue;
+        pool.work_(pool.context_, me->i, n);
         pool.barrier(me->i);
     }
 }
@@ -119,24 +123,37 @@ void* Pool::work_loop(void* argument) {
 void Pool::work_task(void* argument, uint32_t i_thread) {
     const DefaultFloatMode mode;  // the application's threads may have another
     Pool& pool = *static_cast<Pool*>(argument);
-    pool.work_(pool.context_, i_thread, pool.n_thread_);
+    pool.work_(pool.context_, i_thread, pool.n_active_);
 }
 
 void Pool::run(Work work, void* context) {
     const DefaultFloatMode mode;
-    if (n_thread_ == 1) {
-        clear_tickets();
-        work(context, 0, 1);
-        return;
-    }
+    if (n_thread_ == 1) return work(context, 0, 1);  // callers need not wait for one another
     std::lock_guard<std::mutex> turn(run_mutex_);
+    run_on(n_thread_, work, context);
+}
+
+void Pool::run_some(Work work, void* context, uint32_t kind) {
+    if (jobs_.run || n_thread_ == 1) return run(work, context);
+    const DefaultFloatMode mode;
+    std::lock_guard<std::mutex> turn(run_mutex_);
+    const uint32_t n_late = n_late_.load(std::memory_order_relaxed);
+    const auto begin = pool_impl::Clock::now();
+    run_on(count_.next(), work, context);
+    const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
+    count_.observe(kind, took.count(), n_late_.load(std::memory_order_relaxed) != n_late);
+}
+
+void Pool::run_on(uint32_t n, Work work, void* context) {
     clear_tickets();
+    n_active_ = n;
+    if (n == 1) return work(context, 0, 1);
     work_ = work;
     context_ = context;
-    if (jobs_.run) return jobs_.run(jobs_.user, n_thread_, work_task, this);
-    run_count_.fetch_add(1);
+    if (jobs_.run) return jobs_.run(jobs_.user, n, work_task, this);
+    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1 + n);
     wake();
-    work(context, 0, n_thread_);
+    work(context, 0, n);
     barrier(0);
 }
 
@@ -145,17 +162,20 @@ void Pool::clear_tickets() {
 }
 
 void Pool::barrier(uint32_t) {
-    if (n_thread_ == 1) {
+    const uint32_t n_active = n_active_;  // before arriving: the last one may begin another run
+    if (n_active == 1) {
         clear_tickets();
         return;
     }
     const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_thread_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_active) {
         const uint32_t n = n_calm_.load(std::memory_order_relaxed);
-        if (wait_change(phase_, phase))
+        if (wait_change(phase_, phase)) {
             n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
-        else if (n > 0)
+            n_late_.fetch_add(1, std::memory_order_relaxed);
+        } else if (n > 0) {
             n_calm_.store(n - 1, std::memory_order_relaxed);
+        }
         return;
     }
     arrived_.store(0, std::memory_order_relaxed);
@@ -164,7 +184,8 @@ void Pool::barrier(uint32_t) {
     wake();
 }
 
-bool Pool::wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
+template <class T>
+bool Pool::wait_change(const std::atomic<T>& word, T old) {
     using namespace pool_impl;
     const auto changed = [&] { return word.load(std::memory_order_acquire) != old; };
     if (changed()) return false;

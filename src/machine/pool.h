@@ -6,6 +6,7 @@
 // Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
 #pragma once
 #include "thread.h"
+#include "thread_count.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -49,6 +50,9 @@ class Pool {
     /// inside `work`. cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
     ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
+    /// The same on as many threads as pay beside other programs (ThreadCount); n_thread of `work` says how many.
+    /// kind      runs of one kind take the same time; from ThreadCount::kKind on they are not compared.
+    void run_some(Work work, void* context, uint32_t kind);
     /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
     void barrier(uint32_t i_thread);
@@ -56,8 +60,8 @@ class Pool {
     /// between two barriers.
     std::atomic<uint32_t>* ticket(uint32_t k) { return &tickets_[k].count; }
     /// A share of an evenly cut loop, or of one cut by ticket k.
-    Share even(uint32_t i_thread) const { return {i_thread, n_thread_, nullptr}; }
-    Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_thread_, n_thread_ > 1 ? ticket(k) : nullptr}; }
+    Share even(uint32_t i_thread) const { return {i_thread, n_active_, nullptr}; }
+    Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_active_, n_active_ > 1 ? ticket(k) : nullptr}; }
 
   private:
     Pool(uint32_t n_thread, const JobSystem& jobs);
@@ -73,8 +77,11 @@ class Pool {
     static void* work_loop(void* me);
     static void work_task(void* pool, uint32_t i_thread);
     void clear_tickets();
+    /// On the first n threads. The caller holds run_mutex_.
+    void run_on(uint32_t n, Work work, void* context);
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
-    bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
+    template <class T>
+    bool wait_change(const std::atomic<T>& word, T old);
     /// Wakes the threads that sleep in wait_change. Call after changing the word.
     void wake();
 
@@ -83,14 +90,18 @@ class Pool {
     const JobSystem jobs_;               ///< run is null: threads of this pool
     std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run(). Null with jobs_
 
-    Work work_ = nullptr;  ///< published by run_count_
+    Work work_ = nullptr;  ///< published by run_
     void* context_ = nullptr;
-    bool stop_ = false;
+    uint32_t n_active_;  ///< threads of the present run; read by these alone
+    ThreadCount count_;
 
-    alignas(64) std::atomic<uint32_t> run_count_{0};
+    /// The number of runs so far, and in the low 16 bits the threads of the present one: those above it sleep on and
+    /// may miss runs. 0 threads: the pool ends.
+    alignas(64) std::atomic<uint64_t> run_{0};
     alignas(64) std::atomic<uint32_t> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
     alignas(64) std::atomic<uint32_t> n_asleep_{0};
+    alignas(64) std::atomic<uint32_t> n_late_{0};  ///< barriers at which a thread waited for a time slice
     alignas(64) std::atomic<uint32_t> n_calm_{
         0};  ///< barriers at which not to spin, because the cores are shared with others
     Ticket tickets_[kTicket];

@@ -21,7 +21,11 @@ void walk_entry(void* job, uint32_t i_thread, uint32_t n_thread) {
 
 void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
     CpuJob job{*this, step, head_only, row0, n_pending_};
-    model_->pool->run(walk_impl::walk_entry, &job);
+    // Steps of a few rows are alike; prompts are not.
+    const uint32_t n_kind = ThreadCount::kKind / 2;
+    const bool alike = step.n_row < n_kind && !step.fill_only && !head_only;
+    const uint32_t kind = alike ? step.n_row + (step.tape == &model_->plan->trunk ? 0 : n_kind) : ThreadCount::kKind;
+    model_->pool->run_some(walk_impl::walk_entry, &job, kind);
 }
 
 CpuWalk::CpuWalk(const CpuJob& job, uint32_t i_thread, uint32_t n_thread)

@@ -1,0 +1,54 @@
+// machine/thread_count: how many threads of a pool pay, learned from measured runs.
+//
+// Owns    the number of threads of the next run, and the times of runs by kind. Arithmetic alone: no clock, no threads.
+// Thread  belongs to one Pool.
+// Tests   tests/test_thread_count.cpp, with times of simulated machines.
+//
+// Threads that run a step together meet many times in it. Where other programs use some of the cores, each meeting
+// waits for the thread that has none, for a time slice, and a step takes as long as a hundred slices: then fewer
+// threads are faster. So where threads are late, fewer are tried for a few runs, and kept if they are faster. Now and
+// then more are tried again. A trial is rarer the more of them failed in a row, so that all of them cost less than 2 %.
+#pragma once
+#include "../base/base.h"
+
+#include <array>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class ThreadCount {
+  public:
+    /// Runs of one kind take the same time. Runs of kKind or more are not compared.
+    static constexpr uint32_t kKind = 64;
+    explicit ThreadCount(uint32_t max) : max_(max), now_(max) {}
+
+    /// For the next run.
+    uint32_t next() const { return trial_ > 0 ? trial_ : now_; }
+    /// A run with next() threads took so long; late: a thread waited for another for a time slice.
+    void observe(uint32_t kind, double seconds, bool late);
+
+  private:
+    struct Usual {
+        double seconds = 0;
+        uint32_t n = 0;
+    };
+    void begin_trial();
+    uint32_t fewer() const;
+    void judge_trial(bool too_slow);
+    void keep(uint32_t n);
+
+    const uint32_t max_;
+    uint32_t now_, trial_ = 0;            // trial_: threads that are tried, or 0
+    std::array<Usual, kKind> usual_{};    // with now_ threads
+    uint32_t n_run_ = 0, n_late_ = 0;     // of the present window
+    uint32_t n_tried_ = 0;                // runs of the trial
+    double tried_ = 0, expected_ = 0;     // their seconds, and what they would take with now_ threads
+    uint32_t n_fewer_ = 0;                // trials of fewer threads in this round
+    uint32_t since_ = 0;                  // runs since the last trial
+    uint32_t down_gap_ = 0, up_gap_ = 0;  // runs before the next trial; 0: none failed yet
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

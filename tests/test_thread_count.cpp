@@ -1,0 +1,108 @@
+#include "../src/machine/thread_count.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+/// A machine whose other programs use some cores. A run is cut into equal parts that meet `n_meet` times.
+struct Machine {
+    uint32_t n_core, n_busy;
+    double work = 8e-3;  ///< seconds of one thread
+    uint32_t n_meet = 100;
+    test::Random random{7};
+
+    double seconds(uint32_t n) {
+        const double noise = 1 + 0.1 * (random.below(1000) / 1000.0 - 0.5);
+        return (work / n + (is_late(n) ? n_meet * 2e-4 : 0)) * noise;
+    }
+    bool is_late(uint32_t n) const { return n + n_busy > n_core; }
+};
+
+struct Outcome {
+    double seconds = 0;
+    uint32_t n_run = 0;
+};
+Outcome run(ThreadCount& count, Machine& machine, uint32_t n_run, uint32_t kind = 1) {
+    Outcome out;
+    for (uint32_t i = 0; i < n_run; ++i) {
+        const uint32_t n = count.next();
+        const double s = machine.seconds(n);
+        out.seconds += s;
+        ++out.n_run;
+        count.observe(kind, s, machine.is_late(n));
+    }
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("on a quiet machine every run has all threads") {
+    ThreadCount count(16);
+    Machine machine{16, 0};
+    for (uint32_t i = 0; i < 5000; ++i) {
+        REQUIRE(count.next() == 16);
+        count.observe(1 + i % 3, machine.seconds(16), false);
+    }
+}
+
+TEST_CASE("beside other programs the threads become those that pay, and all again when the others end") {
+    for (const uint32_t n_busy : {1u, 4u, 8u, 12u, 15u}) {
+        CAPTURE(n_busy);
+        ThreadCount count(16);
+        Machine machine{16, n_busy};
+        run(count, machine, 2000);
+        const Outcome later = run(count, machine, 4000);
+        const double best = machine.work / (16 - n_busy);
+        CHECK(later.seconds / later.n_run < 1.6 * best);
+        machine.n_busy = 0;
+        run(count, machine, 40000);
+        CHECK(count.next() == 16);
+    }
+    ThreadCount two(2);
+    Machine machine{2, 1};
+    run(two, machine, 500);
+    CHECK(run(two, machine, 1000).seconds < 1.1 * 1000 * machine.work);
+}
+
+TEST_CASE("threads that wait for uneven work cost trials, which are rare") {
+    ThreadCount count(8);
+    Machine machine{8, 0};
+    double seconds = 0;
+    constexpr uint32_t kRun = 20000;
+    for (uint32_t i = 0; i < kRun; ++i) {
+        const double s = machine.seconds(count.next());
+        seconds += s;
+        count.observe(1, s, true);
+    }
+    CHECK(seconds < 1.01 * kRun * machine.work / 8);
+}
+
+TEST_CASE("runs of other kinds are compared with their own time, and long ones not at all") {
+    ThreadCount count(8);
+    Machine machine{8, 6};
+    for (uint32_t i = 0; i < 3000; ++i) {
+        const uint32_t n = count.next(), kind = i % 3;
+        const double s = machine.seconds(n) * (kind + 1);
+        count.observe(kind == 2 ? ThreadCount::kKind : kind, s, machine.is_late(n));
+    }
+    CHECK(count.next() <= 3);
+    ThreadCount prompts(8);
+    for (uint32_t i = 0; i < 3000; ++i) {
+        prompts.observe(ThreadCount::kKind, 1, true);
+        REQUIRE(prompts.next() == 8);
+    }
+}
+
+TEST_CASE("one thread stays one, and times that are none are ignored") {
+    ThreadCount one(1), two(2);
+    for (uint32_t i = 0; i < 1000; ++i) {
+        one.observe(0, 1, true);
+        two.observe(0, i % 2 ? 0 : -1, true);
+        REQUIRE(one.next() == 1);
+        REQUIRE(two.next() == 2);
+    }
+}
