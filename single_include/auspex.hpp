@@ -5044,9 +5044,9 @@ class ThreadCount {
     static constexpr uint32_t kKind = 64;
     explicit ThreadCount(uint32_t max) : max_(max), now_(max) {}
 
-    /// For the next run.
-    uint32_t next() const { return trial_ > 0 ? trial_ : now_; }
-    /// A run with next() threads took so long; late: a thread waited for another for a time slice.
+    /// For the next run, which is of this kind: a number is tried with runs whose usual time is known.
+    uint32_t next(uint32_t kind) const { return is_tried(kind) ? trial_ : now_; }
+    /// A run with next(kind) threads took so long; late: a thread waited for another for a time slice.
     void observe(uint32_t kind, double seconds, bool late);
 
   private:
@@ -5054,6 +5054,8 @@ class ThreadCount {
         double seconds = 0;
         uint32_t n = 0;
     };
+    static constexpr uint32_t kKnown = 4;  // runs of a kind that tell its usual time
+    bool is_tried(uint32_t kind) const { return trial_ > 0 && kind < kKind && usual_[kind].n >= kKnown; }
     void begin_trial();
     uint32_t fewer() const;
     void judge_trial(bool too_slow);
@@ -23192,7 +23194,6 @@ namespace detail {
 namespace thread_count_impl {
 
 constexpr uint32_t kWindow = 16;    ///< runs after which it is decided whether to try another number
-constexpr uint32_t kKnown = 4;      ///< runs of a kind that tell its usual time
 constexpr uint32_t kTrial = 8;      ///< runs of a trial
 constexpr double kGain = 0.95;      ///< of the usual time: what a trial must stay below
 constexpr uint32_t kLateShare = 4;  ///< one late run in so many lets fewer threads be tried
@@ -23205,8 +23206,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
     using namespace thread_count_impl;
     if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
     Usual& usual = usual_[kind];
-    if (trial_ > 0) {
-        if (usual.n < kKnown) return;
+    if (is_tried(kind)) {
         tried_ += seconds;
         expected_ += usual.seconds;
         ++n_tried_;
@@ -23219,7 +23219,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
     usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);
     n_late_ += late;
     ++since_;
-    if (++n_run_ == kWindow) begin_trial();
+    if (++n_run_ >= kWindow && trial_ == 0) begin_trial();
 }
 
 uint32_t ThreadCount::fewer() const { return now_ >> (n_fewer_ + 1); }
@@ -23400,7 +23400,7 @@ void Pool::run_some(Work work, void* context, uint32_t kind) {
     std::lock_guard<std::mutex> turn(run_mutex_);
     const uint32_t n_late = n_late_.load(std::memory_order_relaxed);
     const auto begin = pool_impl::Clock::now();
-    run_on(count_.next(), work, context);
+    run_on(count_.next(kind), work, context);
     const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
     count_.observe(kind, took.count(), n_late_.load(std::memory_order_relaxed) != n_late);
 }

@@ -26,10 +26,11 @@ struct Outcome {
     double seconds = 0;
     uint32_t n_run = 0;
 };
-Outcome run(ThreadCount& count, Machine& machine, uint32_t n_run, uint32_t kind = 1) {
+Outcome run(ThreadCount& count, Machine& machine, uint32_t n_run) {
+    constexpr uint32_t kind = 1;
     Outcome out;
     for (uint32_t i = 0; i < n_run; ++i) {
-        const uint32_t n = count.next();
+        const uint32_t n = count.next(kind);
         const double s = machine.seconds(n);
         out.seconds += s;
         ++out.n_run;
@@ -44,7 +45,7 @@ TEST_CASE("on a quiet machine every run has all threads") {
     ThreadCount count(16);
     Machine machine{16, 0};
     for (uint32_t i = 0; i < 5000; ++i) {
-        REQUIRE(count.next() == 16);
+        REQUIRE(count.next(1 + i % 3) == 16);
         count.observe(1 + i % 3, machine.seconds(16), false);
     }
 }
@@ -60,7 +61,7 @@ TEST_CASE("beside other programs the threads become those that pay, and all agai
         CHECK(later.seconds / later.n_run < 1.6 * best);
         machine.n_busy = 0;
         run(count, machine, 40000);
-        CHECK(count.next() == 16);
+        CHECK(count.next(1) == 16);
     }
     ThreadCount two(2);
     Machine machine{2, 1};
@@ -74,7 +75,7 @@ TEST_CASE("threads that wait for uneven work cost trials, which are rare") {
     double seconds = 0;
     constexpr uint32_t kRun = 20000;
     for (uint32_t i = 0; i < kRun; ++i) {
-        const double s = machine.seconds(count.next());
+        const double s = machine.seconds(count.next(1));
         seconds += s;
         count.observe(1, s, true);
     }
@@ -85,16 +86,32 @@ TEST_CASE("runs of other kinds are compared with their own time, and long ones n
     ThreadCount count(8);
     Machine machine{8, 6};
     for (uint32_t i = 0; i < 3000; ++i) {
-        const uint32_t n = count.next(), kind = i % 3;
-        const double s = machine.seconds(n) * (kind + 1);
-        count.observe(kind == 2 ? ThreadCount::kKind : kind, s, machine.is_late(n));
+        const uint32_t kind = i % 3 == 2 ? ThreadCount::kKind : i % 3, n = count.next(kind);
+        const double s = machine.seconds(n) * (i % 3 + 1);
+        count.observe(kind, s, machine.is_late(n));
     }
-    CHECK(count.next() <= 3);
+    CHECK(count.next(0) <= 3);
     ThreadCount prompts(8);
     for (uint32_t i = 0; i < 3000; ++i) {
         prompts.observe(ThreadCount::kKind, 1, true);
-        REQUIRE(prompts.next() == 8);
+        REQUIRE(prompts.next(ThreadCount::kKind) == 8);
     }
+}
+
+TEST_CASE("runs that cannot be compared have the usual threads while a number is tried") {
+    ThreadCount count(8);
+    Machine machine{8, 0};
+    uint32_t i = 0;
+    for (; count.next(1) == 8; ++i) {
+        REQUIRE(i < 1000);
+        count.observe(1, machine.seconds(8), true);
+    }
+    for (const uint32_t kind : {2u, ThreadCount::kKind}) CHECK(count.next(kind) == 8);
+    for (i = 0; i < 3; ++i) {
+        CHECK(count.next(2) == 8);
+        count.observe(2, machine.seconds(8), true);
+    }
+    CHECK(count.next(1) == 4);  // the trial goes on
 }
 
 TEST_CASE("one thread stays one, and times that are none are ignored") {
@@ -102,7 +119,7 @@ TEST_CASE("one thread stays one, and times that are none are ignored") {
     for (uint32_t i = 0; i < 1000; ++i) {
         one.observe(0, 1, true);
         two.observe(0, i % 2 ? 0 : -1, true);
-        REQUIRE(one.next() == 1);
-        REQUIRE(two.next() == 2);
+        REQUIRE(one.next(0) == 1);
+        REQUIRE(two.next(0) == 2);
     }
 }

@@ -139,7 +139,7 @@ void Pool::run_some(Work work, void* context, uint32_t kind) {
     std::lock_guard<std::mutex> turn(run_mutex_);
     const uint32_t n_late = n_late_.load(std::memory_order_relaxed);
     const auto begin = pool_impl::Clock::now();
-    run_on(count_.next(), work, context);
+    run_on(count_.next(kind), work, context);
     const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
     count_.observe(kind, took.count(), n_late_.load(std::memory_order_relaxed) != n_late);
 }

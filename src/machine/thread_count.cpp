@@ -8,7 +8,6 @@ namespace detail {
 namespace thread_count_impl {
 
 constexpr uint32_t kWindow = 16;    ///< runs after which it is decided whether to try another number
-constexpr uint32_t kKnown = 4;      ///< runs of a kind that tell its usual time
 constexpr uint32_t kTrial = 8;      ///< runs of a trial
 constexpr double kGain = 0.95;      ///< of the usual time: what a trial must stay below
 constexpr uint32_t kLateShare = 4;  ///< one late run in so many lets fewer threads be tried
@@ -21,8 +20,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
     using namespace thread_count_impl;
     if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
     Usual& usual = usual_[kind];
-    if (trial_ > 0) {
-        if (usual.n < kKnown) return;
+    if (is_tried(kind)) {
         tried_ += seconds;
         expected_ += usual.seconds;
         ++n_tried_;
@@ -35,7 +33,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
     usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);
     n_late_ += late;
     ++since_;
-    if (++n_run_ == kWindow) begin_trial();
+    if (++n_run_ >= kWindow && trial_ == 0) begin_trial();
 }
 
 uint32_t ThreadCount::fewer() const { return now_ >> (n_fewer_ + 1); }

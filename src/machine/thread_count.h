@@ -23,9 +23,9 @@ class ThreadCount {
     static constexpr uint32_t kKind = 64;
     explicit ThreadCount(uint32_t max) : max_(max), now_(max) {}
 
-    /// For the next run.
-    uint32_t next() const { return trial_ > 0 ? trial_ : now_; }
-    /// A run with next() threads took so long; late: a thread waited for another for a time slice.
+    /// For the next run, which is of this kind: a number is tried with runs whose usual time is known.
+    uint32_t next(uint32_t kind) const { return is_tried(kind) ? trial_ : now_; }
+    /// A run with next(kind) threads took so long; late: a thread waited for another for a time slice.
     void observe(uint32_t kind, double seconds, bool late);
 
   private:
@@ -33,6 +33,8 @@ class ThreadCount {
         double seconds = 0;
         uint32_t n = 0;
     };
+    static constexpr uint32_t kKnown = 4;  // runs of a kind that tell its usual time
+    bool is_tried(uint32_t kind) const { return trial_ > 0 && kind < kKind && usual_[kind].n >= kKnown; }
     void begin_trial();
     uint32_t fewer() const;
     void judge_trial(bool too_slow);
