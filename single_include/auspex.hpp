@@ -3946,6 +3946,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// Sets a token's bit of a mask.
+inline void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
+
 /// Tokens by their bytes. The children of a node lie side by side: most nodes that a mask looks at are refused, and
 /// neighbours share a cache line.
 struct TokenTree {
@@ -21126,10 +21129,7 @@ constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
 constexpr uint32_t kSliceChars[] = {8, VocabTrie::kMaxPlain, UINT32_MAX};
 
 /// What \s of a pattern means (ECMA-262 WhiteSpace and LineTerminator), control characters apart.
-bool is_space(uint32_t c) {
-    return c == 0x20 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202F || c == 0x205F || c == 0x3000 || c == 0xFEFF;
-}
+bool is_space(uint32_t c) { return c == 0xFEFF || (c != 0x85 && is_white_space(c)); }
 
 /// Characters of a text that stands in a JSON string as it is, or 0; without spaces if `bare`.
 uint32_t plain_chars(std::string_view text, bool bare = false) {
@@ -21140,8 +21140,6 @@ uint32_t plain_chars(std::string_view text, bool bare = false) {
     }
     return n_char;
 }
-
-void set_bit(VocabTrie::Bits& bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
 
 }  // namespace vocab_trie_impl
 
@@ -21213,7 +21211,7 @@ void VocabTrie::build_slices(const std::vector<TokenTree::Entry>& all) {
     for (const TokenTree::Entry& e : all) {
         chars[e.token] = plain_chars(e.bytes);
         if (chars[e.token] == 0) continue;
-        for (uint32_t n = chars[e.token]; n <= kMaxPlain; ++n) set_bit(plain_[n - 1], e.token);
+        for (uint32_t n = chars[e.token]; n <= kMaxPlain; ++n) set_bit(Span<uint32_t>(plain_[n - 1]), e.token);
     }
     for (size_t s = 0; s < slices_.size(); ++s) {
         Slice& slice = slices_[s];
@@ -21222,7 +21220,7 @@ void VocabTrie::build_slices(const std::vector<TokenTree::Entry>& all) {
         std::vector<TokenTree::Entry> rest;
         for (const TokenTree::Entry& e : all) {
             if (chars[e.token] > 0 && chars[e.token] <= slice.max_chars)
-                set_bit(slice.bits, e.token);
+                set_bit(Span<uint32_t>(slice.bits), e.token);
             else
                 rest.push_back(e);
         }
@@ -21239,7 +21237,7 @@ void VocabTrie::build_words(const std::vector<TokenTree::Entry>& all) {
         const bool spaced = e.bytes.front() == ' ';
         const uint32_t n = plain_chars(e.bytes.substr(spaced ? 1 : 0), true);
         const bool word = n <= kMaxPlain && (n > 0 || e.bytes == " ");
-        if (word) set_bit(spaced ? words_.after_space : words_.bare, e.token);
+        if (word) set_bit(Span<uint32_t>(spaced ? words_.after_space : words_.bare), e.token);
         if (!word || spaced) not_bare.push_back(e);
         if (!word) not_either.push_back(e);
     }
@@ -21283,8 +21281,6 @@ constexpr size_t kMaxLists = 96, kMaxCached = 64;
 constexpr size_t kMaxPairs = 256;               // of an expression and a place within a character, in fit_char
 constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
 constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
-
-inline void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
 
 /// The bytes that lead from one place within a character to another. Place 0 is between characters; at 1, 2 and 3 that
 /// many bytes follow, whichever they are.
@@ -21485,7 +21481,7 @@ void Matcher::mask(Span<uint32_t> bits) {
     trim();
     StateId s = history_.back();
     if (automaton_.accepting(s))
-        for (const Token end : vocab_->ends()) matcher_impl::set_bit(bits, static_cast<uint32_t>(end));
+        for (const Token end : vocab_->ends()) set_bit(bits, static_cast<uint32_t>(end));
     for (Cached& c : cache_)
         if (c.state == s) {
             c.used = ++clock_;
@@ -21527,14 +21523,13 @@ void Matcher::add_terminals(StateId s, Span<uint32_t> bits) {
         const TokenTerminal& terminal = automaton_.rules().terminals[r.expr];
         const Token id = terminal_ids_[r.expr];
         if (!terminal.negated) {
-            if (id >= 0) matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
+            if (id >= 0) set_bit(bits, static_cast<uint32_t>(id));
         } else if (terminal.control_only) {
             for (const Token t : vocab_->controls())
-                if (terminal_takes(r.expr, t)) matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+                if (terminal_takes(r.expr, t)) set_bit(bits, static_cast<uint32_t>(t));
         } else {
             for (size_t t = 0; t < vocab_->n_vocab(); ++t)
-                if (terminal_takes(r.expr, static_cast<Token>(t)))
-                    matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+                if (terminal_takes(r.expr, static_cast<Token>(t))) set_bit(bits, static_cast<uint32_t>(t));
         }
     }
 }
@@ -21554,7 +21549,7 @@ bool Matcher::walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool f
         const StateId next = automaton_.step_class(path_[depth - 1], class_of[node.byte]);
         if (next == kDead) return TokenTree::Visit::skip;
         path_[depth] = next;
-        for (const uint32_t token : tree.at(node)) matcher_impl::set_bit(bits, token);
+        for (const uint32_t token : tree.at(node)) set_bit(bits, token);
         return TokenTree::Visit::enter;
     });
     work_.n_node += n_node;
@@ -21683,7 +21678,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
         const ExprId rest = exprs.derive(expr_path_[depth - 1], class_of[node.byte]);
         if (rest == kNoMatch) return TokenTree::Visit::skip;
         expr_path_[depth] = rest;
-        for (const uint32_t token : tree->at(node)) matcher_impl::set_bit(Span<uint32_t>(list.within), token);
+        for (const uint32_t token : tree->at(node)) set_bit(Span<uint32_t>(list.within), token);
         if (exprs[rest].nullable && list.follow.any()) {
             add_leaving(*tree, node, depth, list.follow, leaving);
             if (leaving.size() > matcher_impl::kMaxLeaving) return TokenTree::Visit::stop;
@@ -49057,22 +49052,20 @@ class TextRuleText : public TextState {
     void mask(Span<uint32_t> bits) override {
         if (ended_) return;
         if (rule_(text_, true))
-            for (const Token end : vocab_->ends()) set(bits, static_cast<uint32_t>(end));
+            for (const Token end : vocab_->ends()) set_bit(bits, static_cast<uint32_t>(end));
         const TokenTree& tree = vocab_->tree();
         std::string text = text_;
         tree.each([&](const TokenTree::Node& node, size_t depth) {
             text.resize(text_.size() + depth - 1);
             text += static_cast<char>(node.byte);
             if (!rule_(text, false)) return TokenTree::Visit::skip;
-            for (const uint32_t token : tree.at(node)) set(bits, token);
+            for (const uint32_t token : tree.at(node)) set_bit(bits, token);
             return TokenTree::Visit::enter;
         });
     }
     bool ended() const override { return ended_; }
 
   private:
-    static void set(Span<uint32_t> bits, uint32_t id) { bits[id / 32] |= 1u << (id % 32); }
-
     std::shared_ptr<const VocabTrie> vocab_;
     TextRule rule_;
     std::string text_;

@@ -78,22 +78,20 @@ class TextRuleText : public TextState {
     void mask(Span<uint32_t> bits) override {
         if (ended_) return;
         if (rule_(text_, true))
-            for (const Token end : vocab_->ends()) set(bits, static_cast<uint32_t>(end));
+            for (const Token end : vocab_->ends()) set_bit(bits, static_cast<uint32_t>(end));
         const TokenTree& tree = vocab_->tree();
         std::string text = text_;
         tree.each([&](const TokenTree::Node& node, size_t depth) {
             text.resize(text_.size() + depth - 1);
             text += static_cast<char>(node.byte);
             if (!rule_(text, false)) return TokenTree::Visit::skip;
-            for (const uint32_t token : tree.at(node)) set(bits, token);
+            for (const uint32_t token : tree.at(node)) set_bit(bits, token);
             return TokenTree::Visit::enter;
         });
     }
     bool ended() const override { return ended_; }
 
   private:
-    static void set(Span<uint32_t> bits, uint32_t id) { bits[id / 32] |= 1u << (id % 32); }
-
     std::shared_ptr<const VocabTrie> vocab_;
     TextRule rule_;
     std::string text_;

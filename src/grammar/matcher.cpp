@@ -15,8 +15,6 @@ constexpr size_t kMaxPairs = 256;               // of an expression and a place 
 constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
 constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
 
-inline void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
-
 /// The bytes that lead from one place within a character to another. Place 0 is between characters; at 1, 2 and 3 that
 /// many bytes follow, whichever they are.
 struct Edge {
@@ -216,7 +214,7 @@ void Matcher::mask(Span<uint32_t> bits) {
     trim();
     StateId s = history_.back();
     if (automaton_.accepting(s))
-        for (const Token end : vocab_->ends()) matcher_impl::set_bit(bits, static_cast<uint32_t>(end));
+        for (const Token end : vocab_->ends()) set_bit(bits, static_cast<uint32_t>(end));
     for (Cached& c : cache_)
         if (c.state == s) {
             c.used = ++clock_;
@@ -258,14 +256,13 @@ void Matcher::add_terminals(StateId s, Span<uint32_t> bits) {
         const TokenTerminal& terminal = automaton_.rules().terminals[r.expr];
         const Token id = terminal_ids_[r.expr];
         if (!terminal.negated) {
-            if (id >= 0) matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
+            if (id >= 0) set_bit(bits, static_cast<uint32_t>(id));
         } else if (terminal.control_only) {
             for (const Token t : vocab_->controls())
-                if (terminal_takes(r.expr, t)) matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+                if (terminal_takes(r.expr, t)) set_bit(bits, static_cast<uint32_t>(t));
         } else {
             for (size_t t = 0; t < vocab_->n_vocab(); ++t)
-                if (terminal_takes(r.expr, static_cast<Token>(t)))
-                    matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+                if (terminal_takes(r.expr, static_cast<Token>(t))) set_bit(bits, static_cast<uint32_t>(t));
         }
     }
 }
@@ -285,7 +282,7 @@ bool Matcher::walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool f
         const StateId next = automaton_.step_class(path_[depth - 1], class_of[node.byte]);
         if (next == kDead) return TokenTree::Visit::skip;
         path_[depth] = next;
-        for (const uint32_t token : tree.at(node)) matcher_impl::set_bit(bits, token);
+        for (const uint32_t token : tree.at(node)) set_bit(bits, token);
         return TokenTree::Visit::enter;
     });
     work_.n_node += n_node;
@@ -414,7 +411,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
         const ExprId rest = exprs.derive(expr_path_[depth - 1], class_of[node.byte]);
         if (rest == kNoMatch) return TokenTree::Visit::skip;
         expr_path_[depth] = rest;
-        for (const uint32_t token : tree->at(node)) matcher_impl::set_bit(Span<uint32_t>(list.within), token);
+        for (const uint32_t token : tree->at(node)) set_bit(Span<uint32_t>(list.within), token);
         if (exprs[rest].nullable && list.follow.any()) {
             add_leaving(*tree, node, depth, list.follow, leaving);
             if (leaving.size() > matcher_impl::kMaxLeaving) return TokenTree::Visit::stop;

@@ -11,10 +11,7 @@ constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
 constexpr uint32_t kSliceChars[] = {8, VocabTrie::kMaxPlain, UINT32_MAX};
 
 /// What \s of a pattern means (ECMA-262 WhiteSpace and LineTerminator), control characters apart.
-bool is_space(uint32_t c) {
-    return c == 0x20 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202F || c == 0x205F || c == 0x3000 || c == 0xFEFF;
-}
+bool is_space(uint32_t c) { return c == 0xFEFF || (c != 0x85 && is_white_space(c)); }
 
 /// Characters of a text that stands in a JSON string as it is, or 0; without spaces if `bare`.
 uint32_t plain_chars(std::string_view text, bool bare = false) {
@@ -25,8 +22,6 @@ uint32_t plain_chars(std::string_view text, bool bare = false) {
     }
     return n_char;
 }
-
-void set_bit(VocabTrie::Bits& bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
 
 }  // namespace vocab_trie_impl
 
@@ -98,7 +93,7 @@ void VocabTrie::build_slices(const std::vector<TokenTree::Entry>& all) {
     for (const TokenTree::Entry& e : all) {
         chars[e.token] = plain_chars(e.bytes);
         if (chars[e.token] == 0) continue;
-        for (uint32_t n = chars[e.token]; n <= kMaxPlain; ++n) set_bit(plain_[n - 1], e.token);
+        for (uint32_t n = chars[e.token]; n <= kMaxPlain; ++n) set_bit(Span<uint32_t>(plain_[n - 1]), e.token);
     }
     for (size_t s = 0; s < slices_.size(); ++s) {
         Slice& slice = slices_[s];
@@ -107,7 +102,7 @@ void VocabTrie::build_slices(const std::vector<TokenTree::Entry>& all) {
         std::vector<TokenTree::Entry> rest;
         for (const TokenTree::Entry& e : all) {
             if (chars[e.token] > 0 && chars[e.token] <= slice.max_chars)
-                set_bit(slice.bits, e.token);
+                set_bit(Span<uint32_t>(slice.bits), e.token);
             else
                 rest.push_back(e);
         }
@@ -124,7 +119,7 @@ void VocabTrie::build_words(const std::vector<TokenTree::Entry>& all) {
         const bool spaced = e.bytes.front() == ' ';
         const uint32_t n = plain_chars(e.bytes.substr(spaced ? 1 : 0), true);
         const bool word = n <= kMaxPlain && (n > 0 || e.bytes == " ");
-        if (word) set_bit(spaced ? words_.after_space : words_.bare, e.token);
+        if (word) set_bit(Span<uint32_t>(spaced ? words_.after_space : words_.bare), e.token);
         if (!word || spaced) not_bare.push_back(e);
         if (!word) not_either.push_back(e);
     }

@@ -14,6 +14,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// Sets a token's bit of a mask.
+inline void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
+
 /// Tokens by their bytes. The children of a node lie side by side: most nodes that a mask looks at are refused, and
 /// neighbours share a cache line.
 struct TokenTree {
