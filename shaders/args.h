@@ -120,6 +120,7 @@ AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, flips 
 AUSPEX_CONST uint kRequestSampling = 2;  // take sampling, stop ids and limit; clears done
 AUSPEX_CONST uint kRequestSeedRing = 4;  // restart ring_write at 0
 AUSPEX_CONST uint kRequestNext = 8;      // the pass after step_accept: of the request, only the tokens, its drafts
+AUSPEX_CONST uint kRequestDrafted = 16;  // the draft block made the drafts, which end before an unlikely one
 
 // An entry of the token ring (host-visible, 16 bytes, one store; entry s is at s mod its length).
 struct RingEntry {
@@ -137,7 +138,18 @@ struct StepArgs {
     uint n_draft;      // step_open mode 1: drafts in the history now; step_accept: ignored
     uint token_shift;  // step_mtp
     uint ring_length;  // step_accept
+    // step_open, step_next: drafts end before the first that is less likely than this (sample_share.comp).
+    uint n_part;  // 0: they do not
+    float min_probability;
+    uint guess;  // step_next: which of the cycle's drafts was sampled
 };
+
+struct ShareArgs {
+    uint n_vocab;
+    uint n_part;  // slices of the vocabulary
+    uint guess;
+};
+AUSPEX_CONST uint kShareSlice = 8192;  // ids that a workgroup of sample_share adds up
 
 struct ResampleArgs {
     uint mode;    // 0: before the sampling kernels, 1: after them

@@ -3,6 +3,7 @@
 //
 // Buffers 0 step     StepState and history     read, written
 //         1 request  StepRequest and tokens    read (mode 0; else any buffer)
+//         2 share    f32 [guess, n_part] of sample_share    read (n_part > 0; else any buffer)
 // Push    StepArgs; mode 0: takes the host's request; 1: continues after step_accept with n_draft tokens that
 //         step_next left in the history. A request with kRequestNext continues likewise, with its own tokens
 // Grid    1. Group 256
@@ -14,6 +15,16 @@ layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
     uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) readonly buffer Request { StepRequest request; uint ids[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Share { float share[]; };
+#include "step_share.glsl"
+
+// Of n drafts that the block made, those before the first unlikely one.
+uint likely_drafts(uint n) {
+    if (args.n_part == 0u) return n;
+    uint i = 0u;
+    while (i < n && is_likely(i)) i++;
+    return i;
+}
 
 // The pass over the tokens after the last committed row: the sampled one and n_draft drafts.
 void open_next(uint n_draft) {
@@ -62,6 +73,10 @@ void open_requested() {
         step.base = request.position + request.first_logit;
         step.base_row = request.first_logit;
         step.n_draft = request.n_draft;
+        if ((request.flags & kRequestDrafted) != 0u) {
+            step.n_draft = likely_drafts(request.n_draft);
+            step.n_row = 1u + step.n_draft;
+        }
         step.n_accept = 0u;
         step.cycle++;
     } else {
@@ -73,6 +88,7 @@ void open_requested() {
 void main() {
     const uint t = gl_LocalInvocationIndex;
     const bool requested = args.mode == 0u;
+    if (args.n_part > 0u) read_shares(0u);
     if (requested) {
         const bool next = (request.flags & kRequestNext) != 0u;
         const uint first = next ? step.base + step.n_accept + 2u : request.position + request.token_shift;
@@ -81,6 +97,6 @@ void main() {
         if (t == 0u && next) open_next(request.n_id);
         if (t == 0u && !next) open_requested();
     } else if (t == 0u) {
-        open_next(args.n_draft);
+        open_next(likely_drafts(args.n_draft));
     }
 }

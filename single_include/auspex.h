@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1004
+#define AUSPEX_ABI_VERSION 1005
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -203,6 +203,8 @@ typedef struct auspex_load_options {
     const char* mtp_file;       /* a file with the model's MTP blocks, or null */
     int32_t (*progress)(const char* what, float fraction, void* user); /* not 0 cancels; or null */
     void* progress_user;
+    const char* packed_file; /* on the CPU, a file for the weights as the processor reads them: written by the first
+                              * load, mapped by later ones; or null */
 } auspex_load_options;
 
 typedef struct auspex_model_info {
@@ -1033,6 +1035,7 @@ Answer load_options(const auspex_load_options* given, LoadOptions* to) {
                              : from.host_expert_layers < 0 ? 0
                                                            : from.host_expert_layers;
     if (from.mtp_file != nullptr) to->mtp_file = from.mtp_file;
+    if (from.packed_file != nullptr) to->packed_file = from.packed_file;
     set_progress(from, to);
     return Answer();
 }

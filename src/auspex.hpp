@@ -284,6 +284,13 @@ struct LoadOptions {
     /// slower, same text. -1: as few as needed for the weights and a session with default options to fit the device's
     /// memory (memory_limit_bytes, or what the driver reports as free); 0 if everything fits.
     int host_expert_layers = -1;
+    /// On the CPU: a file for the weights as the processor reads them, about as large as the model; empty: none. The
+    /// first load writes it, and later ones map it: they pack nothing, and processes share that memory. A file of
+    /// another model, instruction set or version is replaced; one of another kind is refused. Where it cannot be
+    /// written a warning is logged, and the weights stay in the process's own memory. Nobody may shorten it while a
+    /// Model lives. For models loaded from a path or a descriptor; changes of their files are told by size, time and
+    /// samples.
+    std::string packed_file;
 };
 
 /// A part of a file that is open for reading: an asset of an Android package, or a model within an archive that stores

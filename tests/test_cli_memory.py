@@ -33,6 +33,42 @@ class BaseMemory(unittest.TestCase):
             self.assertIn(word, r.stderr.decode())
 
 
+class PackedFile(BaseMemory):
+    def test_the_second_start_reads_what_the_first_one_wrote_and_the_text_is_the_same(self):
+        def run(*more):
+            r = subprocess.run([BINARY, "run", "--device", "cpu", "-p", LOG, "-n", "12", "--ctx", "512", *more],
+                               capture_output=True, timeout=600,
+                               env={**os.environ, "XDG_CACHE_HOME": self.folder, "LOCALAPPDATA": self.folder})
+            self.assertEqual(r.returncode, 0, r.stderr.decode())
+            return r.stdout
+
+        def kept():
+            found = [os.path.join(folder, f) for folder, _, files in os.walk(self.folder) for f in files
+                     if f.endswith(".packed")]
+            return {f: (os.path.getsize(f), os.stat(f).st_mtime_ns) for f in found}
+
+        plain = run()
+        self.assertEqual(kept(), {})
+        self.assertEqual(run("--packed-file", "auto"), plain)
+        first = kept()
+        self.assertEqual(len(first), 1)
+        self.assertGreater(next(iter(first.values()))[0], 1 << 20)
+        self.assertEqual(run("--packed-file", "auto"), plain)
+        self.assertEqual(kept(), first)
+        own = os.path.join(self.folder, "own.packed")
+        self.assertEqual(run("--packed-file", own), plain)
+        self.assertIn(own, kept())
+
+    def test_a_file_of_another_kind_stays_as_it_is(self):
+        other = os.path.join(self.folder, "letter.txt")
+        with open(other, "w") as file:
+            file.write("Dear reader")
+        self.refused(["letter.txt' is no file of packed weights"], "run", "--device", "cpu", "-p", "x", "-n", 1,
+                     "--packed-file", other)
+        with open(other) as file:
+            self.assertEqual(file.read(), "Dear reader")
+
+
 class Windows(BaseMemory):
     def text(self, *more):
         return self.done("run", "--device", "cpu", "-p", LOG, "-n", 12, "--ctx", 512, *more)

@@ -159,6 +159,55 @@ TEST_CASE("the controller weighs drafts made from the text in the device loop") 
     CHECK(sum(stats.accepted, kMaxDraft) > n_token / 4);  // all are right: drafting is found to pay
 }
 
+TEST_CASE("drafts in the device loop end before an unlikely one, as the host's do") {
+    if (!device()) return;
+    struct Case {
+        Family family;
+        uint32_t n_vocab;  // of the draft head; 0: all
+        float temperature;
+    };
+    for (const Case& c : {Case{Family::qwen35, 100, 0}, Case{Family::qwen35, 0, 1}, Case{Family::step35, 0, 0}}) {
+        CAPTURE(family_name(c.family));
+        CAPTURE(c.n_vocab);
+        TinyOptions tiny = smallest();
+        tiny.family = c.family;
+        tiny.scale = 4;  // some guesses are likely
+        const std::vector<std::byte> bytes = tiny_model(tiny);
+        const Model model = load_model(device(), bytes);
+        const std::vector<Token> prompt = tiny_ids(30, 12);
+        Sampling sampling;
+        sampling.temperature = c.temperature;
+        const size_t n_token = deep() ? 100 : 24;
+        Session off = open(model, drafting(kOff));
+        const std::vector<Token> plain = text(off, prompt, n_token, sampling);
+        uint64_t n_cut = 0, n_kept = 0;
+        const auto stats = [&](float min_probability, int depth, int run_ahead) {  // -1: by the host
+            CAPTURE(min_probability);
+            CAPTURE(depth);
+            CAPTURE(run_ahead);
+            SessionOptions o = drafting(depth, static_cast<uint32_t>(std::max(run_ahead, 0)));
+            o.draft.min_probability = min_probability;
+            o.draft.n_vocab = c.n_vocab;
+            Session session = open(model, o);
+            session.impl()->host_only = run_ahead < 0;
+            CHECK(text(session, prompt, n_token, sampling) == plain);
+            const Stats seen = session.stats();
+            n_kept += seen.drafted[0];
+            for (int i = 0; i < depth; ++i) n_cut += seen.cycles[i];
+            return seen;
+        };
+        // Deeper cycles begin elsewhere on the device: they are queued for what is likely.
+        const Stats host = stats(0.3f, 1, -1), looped = stats(0.3f, 1, 0);
+        CHECK(looped.drafted[0] == host.drafted[0]);
+        CHECK(looped.accepted[0] == host.accepted[0]);
+        stats(0.3f, 4, 2);
+        if (deep()) stats(0.05f, 4, 0);
+        if (deep() || c.temperature > 0) CHECK(sum(stats(1, 4, 0).drafted, kMaxDraft) == 0);
+        CHECK(n_kept > 4);
+        CHECK(n_cut > 4);
+    }
+}
+
 TEST_CASE("changing depths and other calls between cycles change neither the text nor the drafts") {
     if (!device()) return;
     const Tiny tiny;

@@ -32,6 +32,14 @@ std::string cache_folder() {
     return error ? std::string() : utf8_path(folder);
 }
 
+std::string key_name(const char* kind, const std::string& key, const char* suffix) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+    return std::string(kind) + "-" + digits + suffix;
+}
+
 std::string read_cache(const std::string& name) {
     const std::string folder = cache_folder();
     if (folder.empty()) return {};

@@ -10,6 +10,9 @@ namespace cli {
 /// ~/.cache/auspex; on Windows %LOCALAPPDATA%\auspex. Empty if there is none: nothing is cached then.
 std::string cache_folder();
 
+/// KIND-<16 digits of the key>SUFFIX
+std::string key_name(const char* kind, const std::string& key, const char* suffix);
+
 /// A cached file; empty if there is none or it is over 256 MiB.
 std::string read_cache(const std::string& name);
 /// Writes a temporary file and renames it, so that a reader never sees half a file. A failure is ignored: a cache only

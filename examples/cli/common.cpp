@@ -63,6 +63,10 @@ void add_place(CLI::App& command, PlaceOptions& o) {
     command.add_option_function<int>(
         "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },
         "CPU threads (default: one per physical core)");
+    command.add_option(
+        "--packed-file", o.packed_file,
+        "CPU: keep the weights as the processor reads them in FILE, or with auto in the cache folder, so "
+        "that the next start packs nothing and processes share them");
     command.add_flag("-v,--verbose", o.verbose, "Report on stderr what was chosen and why");
 }
 
@@ -224,6 +228,17 @@ Loaded::~Loaded() {
     if (!bytes.empty() && bytes != read_cache(kPipelines)) write_cache(kPipelines, bytes);
 }
 
+/// LoadOptions::packed_file. A name in the cache folder only has to differ between combinations.
+static std::string packed_file(const PlaceOptions& o, const std::string& model) {
+    if (o.packed_file != "auto") return o.packed_file;
+    const std::string folder = cache_folder();
+    if (folder.empty()) return {};
+    std::error_code error;
+    const auto absolute = std::filesystem::absolute(native_path(model), error);
+    return utf8_path(native_path(folder) /
+                     key_name("weights", utf8_path(absolute) + "|" + o.mtp_file + "|" + o.cpu_path, ".packed"));
+}
+
 Status load(const PlaceOptions& o, Loaded* to) {
     Status s = find_model(o.model).get(to->path);
     if (s.ok()) s = find_model(o.mtp_file.empty() ? to->path : o.mtp_file).status();
@@ -233,6 +248,7 @@ Status load(const PlaceOptions& o, Loaded* to) {
     auspex::LoadOptions options;
     options.progress = progress_line();
     options.mtp_file = o.mtp_file;
+    options.packed_file = packed_file(o, to->path);
     s = auspex::Model::load(to->device, to->path.c_str(), options).get(to->model);
     clear_progress_line();
     if (s.ok() && o.verbose) note(to->path + " on " + to->device.name());

@@ -25,9 +25,10 @@ void note(const std::string& text);
 
 // ------------------------------------------------------------------------------- options
 
-/// -m, --mtp-file, --device, --memory-limit, --threads, --cpu-path, -v
+/// -m, --mtp-file, --device, --memory-limit, --threads, --cpu-path, --packed-file, -v
 struct PlaceOptions {
     std::string model, mtp_file;
+    std::string packed_file;  ///< a path, auto, or empty: none
     std::string device = "auto";
     std::string cpu_path = "best";
     int threads = 0;

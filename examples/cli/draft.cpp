@@ -163,11 +163,7 @@ void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, au
         std::to_string(info.file_bytes) + "|" + auspex::print_windows(session.stats().windows) + "|" +
         std::to_string(static_cast<int>(options.kv_k)) + "," + std::to_string(static_cast<int>(options.kv_v)) + "|" +
         std::to_string(static_cast<int>(options.draft.source)) + "|" + std::to_string(session.stats().draft_head_bytes);
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    char name[40];
-    std::snprintf(name, sizeof name, "costs-%016llx.bin", static_cast<unsigned long long>(hash));
-    name_ = name;
+    name_ = key_name("costs", key, ".bin");
     loaded_ = read_cache(name_);
     // Costs of another driver and damaged ones are refused; they are measured again and overwritten.
     if (!loaded_.empty())

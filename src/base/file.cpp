@@ -16,6 +16,7 @@ struct Bytes {
     size_t size = 0;
     const std::byte* map = nullptr;  ///< null: allocated
     size_t map_bytes = 0;
+    uint64_t modified = 0;
 };
 
 /// A part of an open file, and the name that errors give it.
@@ -76,6 +77,9 @@ struct Handle {
 /// Maps or reads a part of an open file.
 inline Result<Bytes> take_part(HANDLE file, const Part& part, const Allocator& copy_to, Block* copy) {
     Bytes out;
+    FILETIME written{};
+    if (GetFileTime(file, nullptr, nullptr, &written))
+        out.modified = uint64_t{written.dwHighDateTime} << 32 | written.dwLowDateTime;
     if (!part.copy && part.size <= SIZE_MAX / 2) {
         SYSTEM_INFO system;
         GetSystemInfo(&system);
@@ -154,12 +158,16 @@ struct Descriptor {
     }
 };
 
+inline size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
 /// Maps or reads a part of an open file.
 inline Result<Bytes> take_part(int file, const Part& part, const Allocator& copy_to, Block* copy) {
     Bytes out;
     out.size = static_cast<size_t>(part.size);
+    struct stat info;
+    if (::fstat(file, &info) == 0) out.modified = static_cast<uint64_t>(info.st_mtime);
     if (!part.copy && part.size <= SIZE_MAX / 2) {
-        const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), skip = part.offset % page;
+        const uint64_t page = page_bytes(), skip = part.offset % page;
         out.map_bytes = static_cast<size_t>(skip + part.size);
         void* view =
             ::mmap(nullptr, out.map_bytes, PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(part.offset - skip));
@@ -219,7 +227,6 @@ inline void unmap(const std::byte* p, size_t size) { ::munmap(const_cast<std::by
 inline void release(const std::byte* p, size_t size) {
     (void)::madvise(const_cast<std::byte*>(p), size, MADV_DONTNEED);
 }
-inline size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 #else  // any other hosted platform: the C library, all of it into memory
 
@@ -285,6 +292,7 @@ void File::close() {
     copy_.reset();
     data_ = map_ = nullptr;
     size_ = map_bytes_ = 0;
+    modified_ = 0;
 }
 
 File::File(File&& o) noexcept { *this = std::move(o); }
@@ -296,6 +304,7 @@ File& File::operator=(File&& o) noexcept {
         size_ = std::exchange(o.size_, size_t{0});
         map_ = std::exchange(o.map_, nullptr);
         map_bytes_ = std::exchange(o.map_bytes_, size_t{0});
+        modified_ = std::exchange(o.modified_, uint64_t{0});
         copy_ = std::move(o.copy_);
     }
     return *this;
@@ -329,6 +338,7 @@ void File::set(const file_impl::Bytes& b) {
     size_ = b.size;
     map_ = b.map;
     map_bytes_ = b.map_bytes;
+    modified_ = b.modified;
 }
 
 Result<File> File::read(const FileReader& reader, const Allocator& copy_to, const Progress& progress) {

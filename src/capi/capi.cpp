@@ -151,6 +151,7 @@ Answer load_options(const auspex_load_options* given, LoadOptions* to) {
                              : from.host_expert_layers < 0 ? 0
                                                            : from.host_expert_layers;
     if (from.mtp_file != nullptr) to->mtp_file = from.mtp_file;
+    if (from.packed_file != nullptr) to->packed_file = from.packed_file;
     set_progress(from, to);
     return Answer();
 }

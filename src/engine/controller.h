@@ -36,7 +36,7 @@ struct Decision {
 
 /// One finished cycle.
 struct DraftSeen {
-    uint32_t depth = 0;     ///< drafted and verified; less than decided after an early stop
+    uint32_t depth = 0;     ///< decided; where a source had fewer drafts, those that it had
     uint32_t accepted = 0;  ///< at most depth
     double seconds = 0;     ///< of the whole cycle with drafting, without the acceptance probe; 0: not known
     double catch_up = 0;   ///< of these, in a cycle without drafts: for the MTP cache, which a plain step does not need

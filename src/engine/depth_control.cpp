@@ -38,7 +38,8 @@ void DepthControl::finish(const DraftCycle& cycle, double us) {
     for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats_.accepted[i] += 1;
     DraftSeen seen;
-    seen.depth = cycle.depth;
+    // Drafts that an unlikely one ended are what the chosen depth gave, and took as long as that depth takes here.
+    seen.depth = options_.draft.min_probability > 0 ? cycle.chosen : cycle.depth;
     seen.accepted = cycle.accepted;
     seen.seconds = us * 1e-6;
     seen.catch_up = cycle.catch_up_us * 1e-6;

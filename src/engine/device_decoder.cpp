@@ -65,6 +65,15 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
     return true;
 }
 
+/// The passes of a cycle are recorded: all of its drafts cost time, also those after an unlikely one. So it is queued
+/// for one draft more than the cycles before it had.
+uint32_t DeviceDecoder::likely_depth(uint32_t depth) const {
+    if (p_.options.draft.min_probability == 0) return depth;
+    uint32_t g = std::min(depth, std::max(n_likely_[0], n_likely_[1]) + 1);
+    while (g < depth && !(usable_depths() >> g & 1)) ++g;
+    return g;
+}
+
 /// Decides on the next cycle and queues it. Nothing is queued where the loop cannot begin (running_ is false then), or
 /// where draining for a change of course brought tokens that end the text.
 Status DeviceDecoder::queue(const Sampling& sampling) {
@@ -100,8 +109,9 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     n_given_ = 0;
     if (n_queued_ == 0) AUSPEX_TRY(host_.guess_from_text(d.depth, sampling).get(n_given_));
     std::copy_n(p_.timeline.tail(), n_given_, given_);
-    AUSPEX_TRY(p_.trunk.change_state(
-        [&] { return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? d.depth : 0); }));
+    AUSPEX_TRY(p_.trunk.change_state([&] {
+        return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? likely_depth(d.depth) : 0);
+    }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
         n_caught_up_ = n_pending;
@@ -215,6 +225,10 @@ Status DeviceDecoder::take() {
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
+    if (n != 0 && seen.chosen > 0) {
+        n_likely_[1] = n_likely_[0];
+        n_likely_[0] = c.n_draft;
+    }
     first_queued_ = (first_queued_ + 1) % kMaxQueued;
     --n_queued_;
     if (n == 0) return {};

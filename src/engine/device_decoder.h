@@ -42,6 +42,7 @@ class DeviceDecoder : public Decoder {
     Status constrain(Cycle* c, Token* tokens, size_t* n);
     Status cut(size_t n_kept, Status why, size_t* n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
+    uint32_t likely_depth(uint32_t depth) const;
     DraftCycle measure(const Cycle& c, double* us);
 
     DecoderParts p_;
@@ -49,8 +50,10 @@ class DeviceDecoder : public Decoder {
     HostDecoder& host_;
 
     bool running_ = false;
-    bool drafts_ = false;   ///< the loop keeps the draft block's cache up to date
-    bool ended_ = false;    ///< it has stopped at an end token or the limit
+    bool drafts_ = false;  ///< the loop keeps the draft block's cache up to date
+    bool ended_ = false;   ///< it has stopped at an end token or the limit
+    /// Drafts of the last two cycles that were to have some, where an unlikely one ends them.
+    uint32_t n_likely_[2] = {kMaxDraft, kMaxDraft};
     uint32_t n_given_ = 0;  ///< drafts made from the text that the cycle queued last has
     Token given_[kMaxDraft] = {};
     uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row

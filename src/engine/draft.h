@@ -94,8 +94,6 @@ class MtpDraft : public DraftSource {
     /// Fewer than n where the block gives its choice less than min_probability, none when the hidden row that drafting
     /// begins with is not kept.
     Result<uint32_t> propose(const DraftRequest& request) override;
-    /// The device loop drafts to a given depth; it does not stop by probability.
-    bool on_device() const { return min_probability_ == 0; }
     /// Runs the block once over up to n of the last rows whose next tokens are both known: would its guess have been
     /// right, and how long does such a pass take? Fills its cache up to there. by_device: sampled as the device loop
     /// samples.

@@ -126,8 +126,7 @@ void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t b
 Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
     add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
     Weights weights;
-    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
-    weights.keep = true;
+    AUSPEX_TRY(weights_of(model, plan).get(weights));
     return model.device->machine->plan_weights(plan, weights, items);
 }
 
@@ -447,6 +446,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
     context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     context->mtp_window = o.draft.window;
+    context->min_probability = o.draft.min_probability;
     KvOptions kv;
     kv.k = type_of(o.kv_k);
     kv.v = type_of(o.kv_v);
@@ -586,6 +586,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (s.ok() && (d.n_vocab != 0 || !d.vocab.empty() || d.vocab_by_use))
         s = detail::Tokenizer::load(header.gguf).get(header.tokenizer);
     if (s.ok()) s = detail::place_experts(header, load);
+    header.packed_file = load.packed_file;
     MemoryPlan m;
     if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
     if (s.ok() && !m.fits) s = detail::plan_memory(header, options, true).get(m);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "../base/chat.h"
+#include "../base/checksum.h"
 #include "../base/guard.h"
 #include "../machine/cpu/cpu.h"
 #include "../machine/vulkan/vulkan.h"
@@ -34,17 +35,15 @@ Status build(const LoadOptions& options, Model::Impl* m) {
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
                     " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
     AUSPEX_TRY(place_experts(*m, options));
+    m->packed_file = options.packed_file;
     AUSPEX_TRY(check_weights(*m));
     Weights weights;
-    AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
-    weights.keep = true;
-    weights.on_copied = [m](const std::byte* rows, uint64_t n_byte) {
-        for (const File& f : m->files) f.release(rows, n_byte);
-    };
+    AUSPEX_TRY(weights_of(*m, m->plan).get(weights));
+    const Logger& log = m->device->options.log;
+    if (log) weights.warn = [&log](const std::string& text) { log(LogLevel::warning, text); };
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
     describe_model(m->plan, m->gguf, &m->info);
     m->info.weight_bytes = m->program->weight_bytes();
-    const Logger& log = m->device->options.log;
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
     return {};
 }
@@ -188,6 +187,31 @@ Status check_device_options(const DeviceOptions& o) {
 }  // namespace model_impl
 
 namespace detail {
+
+Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
+    Weights weights;
+    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
+    weights.keep = true;
+    weights.release = [&model](const std::byte* rows, uint64_t n_byte) {
+        for (const File& f : model.files) f.release(rows, n_byte);
+    };
+    if (model.packed_file.empty()) return weights;
+    Checksum stamp;
+    uint64_t bytes = 0;
+    for (const File& f : model.files) {
+        const uint64_t of_file[] = {f.bytes().size(), f.modified()};
+        if (of_file[1] == 0) break;
+        stamp.add(of_file, sizeof of_file);
+        bytes += of_file[0];
+    }
+    if (bytes != model.gguf.file_bytes())
+        return Status(Code::bad_argument,
+                      "packed_file was given for a model in memory, whose changes nothing tells; expected one that is "
+                      "loaded from a path or a descriptor");
+    weights.packed_file = model.packed_file;
+    weights.stamp = stamp.value();
+    return weights;
+}
 
 void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     using model_impl::text_of;

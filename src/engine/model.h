@@ -25,6 +25,7 @@ struct Model::Impl {
     std::vector<detail::File> files;
     std::vector<detail::Block> copies;  ///< of bytes that the caller passed at an odd address
     uint64_t copied_bytes = 0;          ///< of files and bytes that are held as copies
+    std::string packed_file;            ///< LoadOptions::packed_file
     detail::Gguf gguf;
     detail::Plan plan;
     detail::Tokenizer tokenizer;
@@ -44,6 +45,10 @@ namespace detail {
 ///
 /// errors    bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
+
+/// The weights of `plan`, a plan of this model, for its back end.
+/// errors    as of find_weights(); bad_argument: packed_file with a model that is not from files.
+Result<Weights> weights_of(const Model::Impl& model, const Plan& plan);
 
 /// Fills in all facts of a model except weight_bytes.
 void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);

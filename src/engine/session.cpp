@@ -218,9 +218,7 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 
 // ----------------------------------------------------------------------------------- generation
 
-bool Session::Impl::decodes_on_device() const {
-    return device && !host_only && (!cache.on() || sources.mtp.on_device());
-}
+bool Session::Impl::decodes_on_device() const { return device && !host_only; }
 
 Status Session::Impl::drain() {
     if (device) AUSPEX_TRY(device->drain());

@@ -60,6 +60,7 @@ struct ContextOptions {
     uint32_t n_ubatch = 0;           ///< rows of a committed step at most
     bool mtp = true;                 ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
     uint32_t mtp_window = 0;         ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
+    float min_probability = 0;       ///< the device loop's drafts end before one that the MTP block gives less; 0..1
     std::vector<KvOptions> kv = {};  ///< by SlotId; empty: the defaults for every layer
     uint64_t saved_state_bytes = 0;  ///< of the states that StateSaver saves, at most; 0: it is not used
 };

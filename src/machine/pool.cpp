@@ -2,6 +2,7 @@
 
 #include "../base/float_mode.h"
 
+#include <algorithm>
 #include <chrono>
 
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
@@ -20,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 // soon as it is woken. A wait of about a time slice shows that the cores are shared.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kTimeSlice = std::chrono::milliseconds(1);
-constexpr uint32_t kCalm = 1000;                  ///< barriers without spinning before it is tried again
-constexpr auto kTrial = std::chrono::seconds(1);  ///< for the tasks of a job system to meet once
+constexpr uint32_t kMinCalm = 64, kMaxCalm = 4096;  ///< barriers without spinning before it is tried again
+constexpr auto kTrial = std::chrono::seconds(1);    ///< for the tasks of a job system to meet once
 
 /// Tells the core that this is a waiting loop.
 inline void pause() {
@@ -43,6 +44,7 @@ Pool::Pool(uint32_t n_thread, const JobSystem& jobs)
       workers_(jobs.run ? nullptr : std::make_unique<Worker[]>(n_thread)),
       n_active_(n_thread),
       count_(n_thread) {
+    calm_.store(pool_impl::kMinCalm, std::memory_order_relaxed);
     for (uint32_t i = 0; workers_ && i < n_thread; ++i) {
         workers_[i].pool = this;
         workers_[i].i = i;
@@ -100,8 +102,7 @@ Status Pool::try_jobs() {
 
 Pool::~Pool() {
     if (jobs_.run) return;
-    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1);
-    wake();
+    start_run(0);
     for (uint32_t i = 1; i < n_thread_; ++i) workers_[i].thread.join();
 }
 
@@ -114,7 +115,10 @@ void* Pool::work_loop(void* argument) {
         seen = pool.run_.load(std::memory_order_acquire);
         const auto n = static_cast<uint32_t>(seen & 0xFFFF);
         if (n == 0) return nullptr;
-        if (me->i >= n) continue;
+        if (me->i >= n) {
+            pool.park(me->i);
+            continue;
+        }
         pool.work_(pool.context_, me->i, n);
         pool.barrier(me->i);
     }
@@ -137,24 +141,40 @@ void Pool::run_some(Work work, void* context, uint32_t kind) {
     if (jobs_.run || n_thread_ == 1) return run(work, context);
     const DefaultFloatMode mode;
     std::lock_guard<std::mutex> turn(run_mutex_);
-    const uint32_t n_late = n_late_.load(std::memory_order_relaxed);
+    const uint32_t n_late = n_late_.load(std::memory_order_relaxed), n_slept = n_slept_.load(std::memory_order_relaxed);
     const auto begin = pool_impl::Clock::now();
     run_on(count_.next(kind), work, context);
     const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
-    count_.observe(kind, took.count(), n_late_.load(std::memory_order_relaxed) != n_late);
+    const bool late = n_late_.load(std::memory_order_relaxed) != n_late;
+    const uint32_t calm = calm_.load(std::memory_order_relaxed);
+    calm_.store(late ? std::min(2 * calm, pool_impl::kMaxCalm) : std::max(calm / 2, pool_impl::kMinCalm),
+                std::memory_order_relaxed);
+    count_.observe(kind, took.count(), n_slept_.load(std::memory_order_relaxed) != n_slept);
 }
 
 void Pool::run_on(uint32_t n, Work work, void* context) {
     clear_tickets();
+    if (n != n_active_) {  // these may have cores of their own
+        calm_.store(pool_impl::kMinCalm, std::memory_order_relaxed);
+        n_calm_.store(0, std::memory_order_relaxed);
+    }
     n_active_ = n;
     if (n == 1) return work(context, 0, 1);
     work_ = work;
     context_ = context;
     if (jobs_.run) return jobs_.run(jobs_.user, n, work_task, this);
-    run_.store((run_.load(std::memory_order_relaxed) | 0xFFFF) + 1 + n);
-    wake();
+    start_run(n);
     work(context, 0, n);
     barrier(0);
+}
+
+void Pool::start_run(uint32_t n) {
+    const uint64_t last = run_.load(std::memory_order_relaxed);
+    run_.store((last | 0xFFFF) + 1 + n);
+    wake();
+    if (n > 0 && n <= (last & 0xFFFF)) return;
+    { std::lock_guard<std::mutex> lock(sleep_mutex_); }
+    parked_.notify_all();
 }
 
 void Pool::clear_tickets() {
@@ -170,8 +190,10 @@ void Pool::barrier(uint32_t) {
     const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_active) {
         const uint32_t n = n_calm_.load(std::memory_order_relaxed);
-        if (wait_change(phase_, phase)) {
-            n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
+        const Wait wait = wait_change(phase_, phase);
+        if (wait != Wait::awake) n_slept_.fetch_add(1, std::memory_order_relaxed);
+        if (wait == Wait::late) {
+            n_calm_.store(calm_.load(std::memory_order_relaxed), std::memory_order_relaxed);
             n_late_.fetch_add(1, std::memory_order_relaxed);
         } else if (n > 0) {
             n_calm_.store(n - 1, std::memory_order_relaxed);
@@ -185,15 +207,15 @@ void Pool::barrier(uint32_t) {
 }
 
 template <class T>
-bool Pool::wait_change(const std::atomic<T>& word, T old) {
+Pool::Wait Pool::wait_change(const std::atomic<T>& word, T old) {
     using namespace pool_impl;
     const auto changed = [&] { return word.load(std::memory_order_acquire) != old; };
-    if (changed()) return false;
+    if (changed()) return Wait::awake;
     const bool spin = may_spin_ && n_calm_.load(std::memory_order_relaxed) == 0;
     const auto start = Clock::now();
     do {
         for (int i = 0; i < 32; ++i) {
-            if (changed()) return Clock::now() - start > kTimeSlice;
+            if (changed()) return Clock::now() - start > kTimeSlice ? Wait::late : Wait::awake;
             pause();
         }
     } while (spin && Clock::now() - start < kSpin);
@@ -203,7 +225,15 @@ bool Pool::wait_change(const std::atomic<T>& word, T old) {
     n_asleep_.fetch_add(1);
     sleep_.wait(lock, [&] { return word.load() != old; });
     n_asleep_.fetch_sub(1);
-    return Clock::now() - start > kTimeSlice;
+    return Clock::now() - start > kTimeSlice ? Wait::late : Wait::slept;
+}
+
+void Pool::park(uint32_t i) {
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    parked_.wait(lock, [&] {
+        const uint64_t n = run_.load() & 0xFFFF;
+        return n == 0 || n > i;
+    });
 }
 
 void Pool::wake() {

@@ -79,11 +79,21 @@ class Pool {
     void clear_tickets();
     /// On the first n threads. The caller holds run_mutex_.
     void run_on(uint32_t n, Work work, void* context);
-    /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
+    /// Tells the first n threads to begin; 0 tells all to end.
+    void start_run(uint32_t n);
+    enum class Wait : uint8_t {
+        awake,  ///< by spinning alone
+        slept,
+        late  ///< it took as long as a time slice
+    };
+    /// Returns when `word` no longer holds `old`: spins, then sleeps.
     template <class T>
-    bool wait_change(const std::atomic<T>& word, T old);
+    Wait wait_change(const std::atomic<T>& word, T old);
     /// Wakes the threads that sleep in wait_change. Call after changing the word.
     void wake();
+    /// Returns when a run is for more than i threads, or the pool ends. Threads that have no part in runs sleep here,
+    /// where the meetings of the others do not wake them.
+    void park(uint32_t i);
 
     const uint32_t n_thread_;
     const bool may_spin_;                ///< a processor for each thread
@@ -95,18 +105,20 @@ class Pool {
     uint32_t n_active_;  ///< threads of the present run; read by these alone
     ThreadCount count_;
 
-    /// The number of runs so far, and in the low 16 bits the threads of the present one: those above it sleep on and
-    /// may miss runs. 0 threads: the pool ends.
+    /// The number of runs so far, and in the low 16 bits how many threads the present one is for: the others are parked
+    /// and may miss runs. 0 threads: the pool ends.
     alignas(64) std::atomic<uint64_t> run_{0};
     alignas(64) std::atomic<uint32_t> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
-    alignas(64) std::atomic<uint32_t> n_asleep_{0};
-    alignas(64) std::atomic<uint32_t> n_late_{0};  ///< barriers at which a thread waited for a time slice
-    alignas(64) std::atomic<uint32_t> n_calm_{
-        0};  ///< barriers at which not to spin, because the cores are shared with others
+    alignas(64) std::atomic<uint32_t> n_asleep_{0};  ///< in wait_change
+    alignas(64) std::atomic<uint32_t> n_late_{0};    ///< threads that waited at a barrier for a time slice
+    alignas(64) std::atomic<uint32_t> n_slept_{0};   ///< threads that slept at a barrier: each costs a wake-up
+    /// Barriers to come at which not to spin, because the cores are shared with others.
+    alignas(64) std::atomic<uint32_t> n_calm_{0};
+    std::atomic<uint32_t> calm_{0};  ///< how many of them follow a late one
     Ticket tickets_[kTicket];
     std::mutex sleep_mutex_;
-    std::condition_variable sleep_;
+    std::condition_variable sleep_, parked_;
     std::mutex run_mutex_;
 };
 

@@ -21,6 +21,10 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
     if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
     Usual& usual = usual_[kind];
     if (is_tried(kind)) {
+        if (n_tried_ == 0 && !warm_) {  // threads wake up, and others' find other cores
+            warm_ = true;
+            return;
+        }
         tried_ += seconds;
         expected_ += usual.seconds;
         ++n_tried_;
@@ -49,6 +53,7 @@ void ThreadCount::begin_trial() {
     else
         return;
     n_tried_ = 0;
+    warm_ = false;
     tried_ = expected_ = 0;
 }
 

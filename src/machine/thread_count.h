@@ -5,7 +5,7 @@
 // Tests   tests/test_thread_count.cpp, with times of simulated machines.
 //
 // Threads that run a step together meet many times in it. Where other programs use some of the cores, each meeting
-// waits for the thread that has none, for a time slice, and a step takes as long as a hundred slices: then fewer
+// waits for the thread that has none, for a wake-up or a time slice, and a step takes a hundred of them: then fewer
 // threads are faster. So where threads are late, fewer are tried for a few runs, and kept if they are faster. Now and
 // then more are tried again. A trial is rarer the more of them failed in a row, so that all of them cost less than 2 %.
 #pragma once
@@ -25,7 +25,7 @@ class ThreadCount {
 
     /// For the next run, which is of this kind: a number is tried with runs whose usual time is known.
     uint32_t next(uint32_t kind) const { return is_tried(kind) ? trial_ : now_; }
-    /// A run with next(kind) threads took so long; late: a thread waited for another for a time slice.
+    /// A run with next(kind) threads took so long; late: a thread waited for another so long that it slept.
     void observe(uint32_t kind, double seconds, bool late);
 
   private:
@@ -44,6 +44,7 @@ class ThreadCount {
     uint32_t now_, trial_ = 0;            // trial_: threads that are tried, or 0
     std::array<Usual, kKind> usual_{};    // with now_ threads
     uint32_t n_run_ = 0, n_late_ = 0;     // of the present window
+    bool warm_ = false;                   // the trial's first run, which does not count, is over
     uint32_t n_tried_ = 0;                // runs of the trial
     double tried_ = 0, expected_ = 0;     // their seconds, and what they would take with now_ threads
     uint32_t n_fewer_ = 0;                // trials of fewer threads in this round

@@ -19,9 +19,13 @@ struct Weights {
     /// Copies of rows that are not contiguous in the file; freed with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;
-    /// A back end calls it with a slot's rows once it has a copy of its own, so that their pages need not stay in
-    /// memory; may be empty. The rows can still be read.
-    std::function<void(const std::byte* rows, uint64_t n_byte)> on_copied;
+    /// A back end calls it with a slot's rows once it needs them no more, so that their pages need not stay in memory;
+    /// may be empty. The rows can still be read.
+    std::function<void(const std::byte* rows, uint64_t n_byte)> release;
+    /// A file for the weights as a back end packs them, LoadOptions::packed_file; empty: none.
+    std::string packed_file;
+    uint64_t stamp = 0;  ///< of the files that the weights are from: their sizes, and when they were last written
+    std::function<void(const std::string&)> warn;  ///< what does not keep the model from running; may be empty
     bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 

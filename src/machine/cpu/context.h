@@ -6,6 +6,7 @@
 #pragma once
 #include "../kv.h"
 #include "kernels.h"
+#include "packed_file.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -22,6 +23,7 @@ class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuMode
     std::vector<const float*> vectors;        ///< by SlotId: F32 tensors read directly
     std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes; null where they were not kept
     Block vector_bytes;                       ///< those of `vectors` that had to be converted or copied
+    PackedFile packed;                        ///< what matrices may point into; empty: nothing does
     uint64_t n_weight_bytes = 0;
 
     Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;

@@ -8,6 +8,12 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+namespace cpu_impl {
+
+enum class Use : uint8_t { none, matrix, vector };
+
+}  // namespace cpu_impl
+
 class CpuBackend : public Backend {
   public:
     const CpuKernels* kernels = nullptr;
@@ -36,11 +42,14 @@ class CpuBackend : public Backend {
     Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const override;
     Status plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const override;
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override;
+
+  private:
+    Status load_vectors(const Weights& weights, const std::vector<cpu_impl::Use>& use, CpuModel* model) const;
+    Status load_matrices(const Weights& weights, const std::vector<cpu_impl::Use>& use, const Progress& progress,
+                         CpuModel* model) const;
 };
 
 namespace cpu_impl {
-
-enum class Use : uint8_t { none, matrix, vector };
 
 /// How each weight slot is read: through products, or value by value.
 std::vector<Use> uses(const Plan& plan) {
@@ -75,6 +84,99 @@ uint64_t n_value(const Slot& s) {
 
 }  // namespace cpu_impl
 
+namespace cpu_impl {
+
+/// What a file of packed weights must agree in: the layout of strips, the shapes of all matrices, the model's files,
+/// and samples of every matrix.
+uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights& weights, const CpuKernels& kernels) {
+    constexpr uint64_t kLayout = 1;  // raise it when pack_strip() or StripForm changes
+    constexpr uint64_t kSample = 64, kSamples = 8;
+    Checksum sum;
+    const auto add = [&](std::initializer_list<uint64_t> numbers) {
+        for (const uint64_t n : numbers) sum.add(&n, sizeof n);
+    };
+    add({kLayout, kernels.n_lane, kernels.biased_bytes, plan.slots.size(), weights.stamp});
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (use[id] != Use::matrix) continue;
+        const MatrixShape m = shape_of(plan.slot(id));
+        const uint64_t bytes = row_bytes(m.type, n_value(plan.slot(id))), n = std::min(kSample, bytes);
+        add({id, static_cast<uint64_t>(m.type), m.d_out, m.d_in, m.n_slice, bytes});
+        for (uint64_t i = 0; i < kSamples; ++i)
+            sum.add(weights.data[id] + (bytes - n) * i / (kSamples - 1), static_cast<size_t>(n));
+        if (weights.release && packed_bytes(kernels, m, true) > 0) weights.release(weights.data[id], bytes);
+    }
+    return sum.value();
+}
+
+/// Writes the matrices that are allocated to the file, and has the model read them from there.
+Status move_to_file(const Plan& plan, const std::string& path, uint64_t key, CpuModel* model) {
+    std::vector<PackedFile::Part> parts;
+    for (SlotId id = 0; id < model->matrices.size(); ++id)
+        if (model->matrices[id].owned_bytes() > 0) parts.push_back({id, model->matrices[id].bytes()});
+    if (parts.empty()) return {};
+    AUSPEX_TRY(PackedFile::write(path, key, Span<const PackedFile::Part>(parts)));
+    AUSPEX_TRY(PackedFile::open(path, key).get(model->packed));
+    for (const PackedFile::Part& p : parts)
+        if (const Span<const std::byte> packed = model->packed.find(p.slot); !packed.empty())
+            AUSPEX_TRY(map_matrix(*model->kernels, shape_of(plan.slot(p.slot)), packed, &model->matrices[p.slot]));
+    return {};
+}
+
+}  // namespace cpu_impl
+
+/// The vectors of all layers: in place where the file has them in F32, else converted.
+Status CpuBackend::load_vectors(const Weights& weights, const std::vector<cpu_impl::Use>& use, CpuModel* model) const {
+    using namespace cpu_impl;
+    const Plan& plan = *model->plan;
+    const auto in_place = [&](SlotId id) { return plan.slot(id).type == Type::f32 && weights.keeps(id); };
+    uint64_t n_float = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id)
+        if (use[id] == Use::vector && !in_place(id)) n_float += round_up(n_value(plan.slot(id)), 16);
+    AUSPEX_TRY(model->vector_bytes.take(allocator, n_float * sizeof(float), "the model's vectors"));
+    float* next = model->vector_bytes.as<float>();
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (use[id] != Use::vector) continue;
+        const uint64_t n = n_value(plan.slot(id));
+        model->n_weight_bytes += n * sizeof(float);
+        if (in_place(id)) {
+            model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
+            continue;
+        }
+        decode_row(plan.slot(id).type, weights.data[id], next, static_cast<size_t>(n));
+        model->vectors[id] = next;
+        next += round_up(n, 16);
+    }
+    return {};
+}
+
+/// The matrices: those of the packed file are mapped, the others packed.
+Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_impl::Use>& use,
+                                 const Progress& progress, CpuModel* model) const {
+    using namespace cpu_impl;
+    const Plan& plan = *model->plan;
+    uint64_t total = 0, done = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id)
+        if (use[id] == Use::matrix) total += row_bytes(plan.slot(id).type, n_value(plan.slot(id)));
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (use[id] != Use::matrix) continue;
+        const Slot& s = plan.slot(id);
+        const float part = total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0;
+        if (progress && !progress("loading weights", part))
+            return fail(Code::cancelled, "loading was cancelled by the progress callback");
+        const uint64_t bytes = row_bytes(s.type, n_value(s));
+        PackedMatrix& m = model->matrices[id];
+        const Span<const std::byte> packed = model->packed.find(id);
+        const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id),
+                                                       allocator, pool.get(), &m)
+                                         : map_matrix(*kernels, shape_of(s), packed, &m);
+        if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
+        if (weights.release && (m.owned_bytes() > 0 || !packed.empty())) weights.release(weights.data[id], bytes);
+        done += bytes;
+        model->n_weight_bytes += m.bytes().size();
+    }
+    return {};
+}
+
 Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const Weights& weights,
                                                       const Progress& progress) {
     using namespace cpu_impl;
@@ -91,46 +193,17 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     for (SlotId id = 0; id < model->file_rows.size(); ++id)
         if (!weights.keeps(id)) model->file_rows[id] = nullptr;
     const std::vector<Use> use = uses(plan);
-
-    uint64_t total = 0, done = 0, vector_floats = 0;
-    for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        const Slot& s = plan.slot(id);
-        if (use[id] == Use::none) continue;
-        total += row_bytes(s.type, n_value(s));
-        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id)))
-            vector_floats += round_up(n_value(s), 16);
+    uint64_t key = 0;
+    if (!weights.packed_file.empty()) {
+        key = packed_key(plan, use, weights, *kernels);
+        AUSPEX_TRY(PackedFile::open(weights.packed_file, key).get(model->packed));
     }
-    AUSPEX_TRY(model->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
-    float* next = model->vector_bytes.as<float>();
-    for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        const Slot& s = plan.slot(id);
-        const uint64_t n = n_value(s);
-        if (use[id] == Use::vector) {
-            if (s.type == Type::f32 && weights.keeps(id)) {
-                model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
-            } else {
-                decode_row(s.type, weights.data[id], next, static_cast<size_t>(n));
-                model->vectors[id] = next;
-                next += round_up(n, 16);
-            }
-        } else if (use[id] == Use::matrix) {
-            if (progress &&
-                !progress("loading weights",
-                          total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
-                return fail(Code::cancelled, "loading was cancelled by the progress callback");
-            Status st = pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
-                                    &model->matrices[id]);
-            if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
-            if (weights.on_copied && model->matrices[id].owned_bytes() > 0)
-                weights.on_copied(weights.data[id], row_bytes(s.type, n));
-        }
-        if (use[id] != Use::none) done += row_bytes(s.type, n);
-        if (use[id] == Use::matrix)
-            model->n_weight_bytes +=
-                model->matrices[id].owned_bytes() ? model->matrices[id].owned_bytes() : row_bytes(s.type, n);
-        if (use[id] == Use::vector) model->n_weight_bytes += n * sizeof(float);
-    }
+    AUSPEX_TRY(load_vectors(weights, use, model.get()));
+    AUSPEX_TRY(load_matrices(weights, use, progress, model.get()));
     AUSPEX_TRY(check_moe(plan, model->matrices));
+    if (!weights.packed_file.empty() && model->packed.empty())
+        if (const Status s = move_to_file(plan, weights.packed_file, key, model.get()); !s.ok() && weights.warn)
+            weights.warn("the weights are packed again at the next start: " + s.text);
     if (progress) progress("loading weights", 1.0f);
     return std::shared_ptr<LoadedModel>(std::move(model));
 }
@@ -142,6 +215,9 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
     for (const Op& op : plan.trunk.ops)
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
+    PackedFile file;
+    if (!weights.packed_file.empty())
+        AUSPEX_TRY(PackedFile::open(weights.packed_file, packed_key(plan, use, weights, *kernels)).get(file));
     std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, MemoryPlace place) {
         if (bytes == 0) return;
@@ -166,6 +242,8 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
             const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)
                 add(what, plain, MemoryPlace::file);
+            else if (!file.find(id).empty())
+                add(what + ", packed file", packed, MemoryPlace::file);
             else
                 add(what + ", repacked", packed, MemoryPlace::allocator);
         }

@@ -149,6 +149,20 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
     return {};
 }
 
+Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed,
+                  PackedMatrix* out) {
+    const uint64_t expected = packed_bytes(kernels, shape, false);
+    if (packed.size() != expected)
+        return fail(Code::bad_file, "a packed matrix of ", packed.size(), " bytes, expected ", expected);
+    PackedMatrix result;
+    result.view_ = matmul_impl::layout(kernels, shape);
+    result.view_.data = packed.data();
+    result.n_slice_ = shape.n_slice;
+    result.slice_bytes_ = matmul_impl::slice_bytes(result.view_);
+    *out = std::move(result);
+    return {};
+}
+
 size_t quantised_bytes(uint32_t n_row, uint32_t d_in) {
     return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64));
 }

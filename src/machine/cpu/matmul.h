@@ -54,8 +54,11 @@ class PackedMatrix {
     }
     /// Bytes taken from the allocator; 0 if the file's bytes are used in place.
     uint64_t owned_bytes() const { return own_.size(); }
+    /// The bytes of all slices, and how many they are.
+    Span<const std::byte> bytes() const { return {view_.data, static_cast<size_t>(n_slice_ * slice_bytes_)}; }
 
   private:
+    friend Status map_matrix(const CpuKernels&, const MatrixShape&, Span<const std::byte>, PackedMatrix*);
     friend Status pack_matrix(const CpuKernels&, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
                               PackedMatrix*);
     Matrix view_;
@@ -75,6 +78,10 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
                    const Allocator& from, Pool* pool, PackedMatrix* out);
+
+/// Makes a matrix from the bytes of one that was packed before, for the same kernels and of the same shape. They
+/// outlive the matrix and begin at a multiple of 64. errors    bad_file: another number of bytes.
+Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed, PackedMatrix* out);
 
 /// Row `row` as floats [d_in], bit for bit decode_row's values.
 void unpack_row(const Matrix& w, uint32_t row, float* to);

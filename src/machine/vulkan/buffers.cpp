@@ -388,6 +388,10 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     to->want(Arena::scratch, n_best * 8, &b.sample_best, "best tokens");
     to->want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
     to->want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
+    b.min_probability = to->options.mtp ? to->options.min_probability : 0;
+    if (b.min_probability > 0)
+        to->want(Arena::scratch, kMaxTentative * ceil_div<uint64_t>(vocab, args::kShareSlice) * sizeof(float), &b.share,
+                 "drafts' probabilities");
     to->want(Arena::scratch, (args::kAllowedWord + ceil_div<uint64_t>(vocab, 32)) * 4, &b.step, "step buffer");
 }
 

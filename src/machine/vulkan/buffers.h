@@ -121,6 +121,8 @@ struct Buffers {
     };
     Moe moe;
     Region sample_part, sample_hist, sample_list, sample_best;
+    Region share;               ///< of each guess, where drafts end before an unlikely one: sums of sample_share
+    float min_probability = 0;  ///< of such a guess; 0: drafts do not end
 
     uint32_t n_row_max = 0;  ///< rows the row buffers hold
     uint32_t n_context = 0;

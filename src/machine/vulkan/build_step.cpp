@@ -17,17 +17,26 @@ args::StepArgs ListBuilder::step_args() const {
     return a;
 }
 
+args::StepArgs ListBuilder::step_args_with_shares() const {
+    args::StepArgs a = step_args();
+    a.min_probability = buffers_.min_probability;
+    if (a.min_probability > 0)
+        a.n_part = ceil_div(buffers_.draft.n_id != 0 ? buffers_.draft.n_id : plan_.n_vocab, args::kShareSlice);
+    return a;
+}
+
 void ListBuilder::open_request(uint32_t request) {
-    uses({{}, {id(kStep)}});
-    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[request]}, step_args(), {}, "step");
+    uses({{id(kShare)}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[request], shares()}, step_args_with_shares(),
+             {}, "step");
 }
 
 void ListBuilder::open_next(uint32_t n_draft) {
-    args::StepArgs a = step_args();
+    args::StepArgs a = step_args_with_shares();
     a.mode = 1;
     a.n_draft = n_draft;
-    uses({{}, {id(kStep)}});
-    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[0]}, a, {}, "step");
+    uses({{id(kShare)}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[0], shares()}, a, {}, "step");
 }
 
 void ListBuilder::accept() {
@@ -40,12 +49,20 @@ void ListBuilder::mtp_open() {
     dispatch(key_of("step_mtp", 32), {buffers_.step}, step_args(), {}, "step");
 }
 
-void ListBuilder::mtp_next() {
+void ListBuilder::mtp_next(const Tape& tape, uint32_t i) {
     const bool chosen = buffers_.draft.n_id != 0;  // sampled_ids are places in the draft vocabulary
-    args::StepArgs a = step_args();
+    args::StepArgs a = step_args_with_shares();
     a.mode = chosen;
-    uses({{}, {id(kStep)}});
-    dispatch(key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a, {}, "step");
+    a.guess = i;
+    uses({{id(kShare)}, {id(kStep)}});
+    dispatch(key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step, shares()}, a, {},
+             "step");
+    if (a.n_part == 0) return;
+    // Runs beside the first kernels of the next pass.
+    uses({{id(kStep), tape.logits}, {id(kShare)}});
+    dispatch(key_of("sample_share", 256), {buffers_.step, buffers_.row[tape.logits], buffers_.share},
+             args::ShareArgs{n_vocab_of(tape), a.n_part, i}, {a.n_part}, "sample",
+             uint64_t{n_vocab_of(tape)} * sizeof(float));
 }
 
 void ListBuilder::mtp_block(uint32_t mode, uint32_t n_guess) {

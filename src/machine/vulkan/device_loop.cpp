@@ -113,6 +113,7 @@ Status VulkanContext::queue_first(uint32_t n_draft, const Token* given) {
         trunk->n_id = 1 + n_draft;
     }
     const uint32_t n_own = given ? 0 : n_draft;
+    if (n_mtp_row_ != 0 && n_own != 0) trunk->flags |= args::kRequestDrafted;
     Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));

@@ -72,7 +72,8 @@ class ListBuilder {
     /// Samples row `row` of the trunk pass before from what buffers.allowed holds, and ends the pass there.
     void resample(const Tape& tape, uint32_t row, bool noise);
     void mtp_open();
-    void mtp_next();
+    /// The guess just sampled becomes a draft, the i-th of its cycle, and the block's next token.
+    void mtp_next(const Tape& tape, uint32_t i);
     /// step_block: several blocks draft in one cycle.
     void mtp_block(uint32_t mode, uint32_t n_guess);
     /// Keeps the hidden row of guess i, just sampled, for the blocks after this tape's.
@@ -110,7 +111,8 @@ class ListBuilder {
         kMoeParts,
         kMoeRows,
         kGuessHidden,
-        kPendingHidden
+        kPendingHidden,
+        kShare
     };
     /// Resources, without allocating.
     struct Ids {
@@ -151,6 +153,9 @@ class ListBuilder {
     uint32_t stride(SlotId slot) const { return row_stride(plan_, slot); }
     const Region& vector(SlotId slot) const { return slot == kNoSlot ? model_.zeros : model_.vectors[slot]; }
     args::StepArgs step_args() const;
+    /// The same for kernels that read how likely the drafts are, and that; any buffer where drafts do not end early.
+    args::StepArgs step_args_with_shares() const;
+    const Region& shares() const { return buffers_.min_probability > 0 ? buffers_.share : buffers_.step; }
     args::SamplePassArgs sample_args(const Tape& tape) const;
     /// The largest logit of each slice of n rows; the token from these; the token with noise, from: args::kSample...
     void sample_largest(const Tape& tape, const args::SamplePassArgs& a, uint32_t n);

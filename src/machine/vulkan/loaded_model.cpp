@@ -352,8 +352,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                 }));
         }
         for (const std::byte* rows : {weights.data[id], b})
-            if (rows && weights.on_copied)
-                weights.on_copied(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
+            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
         model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());

@@ -88,7 +88,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
         b.tape(pass);
         if (!pass.head) b.head(tape, 1, ListBuilder::HeadRows::normed, largest);
         b.sample(tape, 1, noise, penalties, largest);
-        b.mtp_next();
+        b.mtp_next(tape, depth - 1);
         if (depth < key.n_draft && depth < n_block) b.keep_guess(tape, depth - 1);
     }
     for (block = key.n_draft == 0 ? 0 : block + 1; block < n_block; ++block) fill(block);

@@ -160,10 +160,10 @@ namespace sample_gather {
 constexpr SpecId kFrom{0x2001};
 }  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2501};
-constexpr SpecId kNRow{0x2501};
-constexpr SpecId kUnitN{0x2502};
-constexpr SpecId kUnitK{0x2503};
+constexpr SpecId kUnitM{0x2601};
+constexpr SpecId kNRow{0x2601};
+constexpr SpecId kUnitN{0x2602};
+constexpr SpecId kUnitK{0x2603};
 }  // namespace selftest
 }  // namespace spec
 
@@ -182,7 +182,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[94] = {
+inline constexpr ShaderContract kShaderContracts[95] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
@@ -426,45 +426,48 @@ inline constexpr ShaderContract kShaderContracts[94] = {
     {"sample_penalty", "",
      "step logits",
      36, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+    {"sample_share", "",
+     "step logits share",
+     37, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     37, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     38, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     37, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     38, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     37, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     38, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     37, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     38, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     37, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     38, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     37, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     38, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     38, 0x0, 2, 0x1, 0x3, 16, {0, 1, 1}, false},
+     39, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     39, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     40, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     40, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     41, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_next", "",
-     "step token",
-     41, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     "step token share",
+     42, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_open", "",
-     "step request",
-     42, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     "step request share",
+     43, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_resample", "",
      "step given ring",
-     43, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
+     44, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     44, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     45, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
@@ -481,7 +484,8 @@ static_assert(sizeof(args::ResampleArgs) == 16);
 static_assert(sizeof(args::RouterArgs) == 44);
 static_assert(sizeof(args::RowsArgs) == 36);
 static_assert(sizeof(args::SamplePassArgs) == 24);
-static_assert(sizeof(args::StepArgs) == 16);
+static_assert(sizeof(args::ShareArgs) == 12);
+static_assert(sizeof(args::StepArgs) == 28);
 static_assert(sizeof(args::SumArgs) == 24);
 
 }  // namespace vk
