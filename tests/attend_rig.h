@@ -164,7 +164,7 @@ struct Attend {
         for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
         rig.begin();
-        rig.run("step_open", 256, {}, {step, request}, StepArgs{}, 1);
+        rig.run("step_open", 256, {}, {step, request, step}, StepArgs{}, 1);
         record(how, tile);
         rig.end();
         std::vector<float> got;

@@ -155,10 +155,9 @@ TEST_CASE("a cycle updates positions, drafts and commits without the host") {
             a.mode = mode;
             a.n_draft = n_draft;
             rig.begin();
-            rig.run(
-                name, std::strcmp(name, "step_open") == 0 ? 256u : 32u, {},
-                std::strcmp(name, "step_accept") == 0 ? std::vector<u32>{step, ring} : std::vector<u32>{step, request},
-                a, 1);
+            const bool accept = std::strcmp(name, "step_accept") == 0, open = std::strcmp(name, "step_open") == 0;
+            rig.run(name, open ? 256u : 32u, {},
+                    accept ? std::vector<u32>{step, ring} : std::vector<u32>{step, request, step}, a, 1);
             rig.end();
             rig.go();
         };

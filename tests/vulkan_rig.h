@@ -54,7 +54,11 @@ struct Rig {
     void bind(const vk::PipelineKey& key, const std::vector<uint32_t>& ids, const A& push) {
         std::vector<vk::Region> regions;
         for (uint32_t id : ids) regions.push_back(memory[id]);
-        commands.bind(vulkan.make(key), regions);
+        const VkPipeline pipeline = vulkan.make(key);
+        const auspex::Status s =
+            vk::check_dispatch(*shaders()->find(key.shader)->contract, regions.size(), sizeof push);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        commands.bind(pipeline, regions);
         commands.push(push);
     }
     template <class A>
