@@ -5387,7 +5387,9 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
                    const Allocator& from, Pool* pool, PackedMatrix* out);
 
 /// Makes a matrix from the bytes of one that was packed before, for the same kernels and of the same shape. They
-/// outlive the matrix and begin at a multiple of 64. errors    bad_file: another number of bytes.
+/// outlive the matrix and begin at a multiple of 64.
+///
+/// errors    bad_file: another number of bytes.
 Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed, PackedMatrix* out);
 
 /// Row `row` as floats [d_in], bit for bit decode_row's values.
@@ -5751,9 +5753,9 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 // machine/cpu/packed_file: weights as the kernels read them, in a file that is mapped.
 //
 // Owns    the format of the file, and its mapping while a model uses it.
-// Format  Header, Entry [n_entry], then the bytes of each matrix, at multiples of 64. Numbers are the machine's own:
-// the
-//         file belongs to one computer. It fits one model, instruction set and version: its key says which.
+// Format  Header, Entry [n_entry], then the bytes of each matrix, at multiples of 64. Numbers are the machine's own, so
+//         the file belongs to one computer. Its key says which model, instruction set and layout it is for. Entries
+//         have a checksum; matrices have none, as in the model's own file.
 // Thread  the thread that loads opens and writes; any may read the mapping.
 // Tests   tests/test_packed_file.cpp
 

@@ -80,7 +80,9 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
                    const Allocator& from, Pool* pool, PackedMatrix* out);
 
 /// Makes a matrix from the bytes of one that was packed before, for the same kernels and of the same shape. They
-/// outlive the matrix and begin at a multiple of 64. errors    bad_file: another number of bytes.
+/// outlive the matrix and begin at a multiple of 64.
+///
+/// errors    bad_file: another number of bytes.
 Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed, PackedMatrix* out);
 
 /// Row `row` as floats [d_in], bit for bit decode_row's values.

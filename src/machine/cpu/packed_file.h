@@ -1,9 +1,9 @@
 // machine/cpu/packed_file: weights as the kernels read them, in a file that is mapped.
 //
 // Owns    the format of the file, and its mapping while a model uses it.
-// Format  Header, Entry [n_entry], then the bytes of each matrix, at multiples of 64. Numbers are the machine's own:
-// the
-//         file belongs to one computer. It fits one model, instruction set and version: its key says which.
+// Format  Header, Entry [n_entry], then the bytes of each matrix, at multiples of 64. Numbers are the machine's own, so
+//         the file belongs to one computer. Its key says which model, instruction set and layout it is for. Entries
+//         have a checksum; matrices have none, as in the model's own file.
 // Thread  the thread that loads opens and writes; any may read the mapping.
 // Tests   tests/test_packed_file.cpp
 #pragma once
