@@ -3,7 +3,8 @@
 //
 // Formula y = x W' in float, with the epilogues of shared.h
 // Buffers, arguments: see gemm_common.glsl
-// Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says
+// Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says.
+//         EXACT 1: x is two halves: what rounding left of x is summed first, then, in the same floats, the rounded x
 // Grid    x: ceil(n_row / 64), y: ceil(n_tile / 2). Group 128: a workgroup computes 64 rows x 32 columns of y, an
 //         invocation
 //         4 x 4 of them: rows 16 i + (me >> 3), columns (me & 7) + 8 i
@@ -20,6 +21,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint EPILOGUE = 0u;
 layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
 layout(constant_id = 3) const uint EXPERTS = 0u;  // 1: rows by expert, as a list says
+layout(constant_id = 4) const uint EXACT = 0u;    // 1: x is two halves
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };
@@ -39,7 +41,10 @@ void main() {
     const uint m = me >> 3, n = me & 7u;
     float acc[16];
     [[unroll]] for (uint i = 0u; i < 16u; i++) acc[i] = 0.0;
-    for (uint half_tile = 0u; half_tile < args.n_col * 2u; half_tile++) {
+    const uint n_half = args.n_col * 2u;
+    for (uint turn = 0u; turn < n_half * (1u + EXACT); turn++) {
+        const uint half_tile = turn < n_half ? turn : turn - n_half;
+        const uint part = EXACT == 1u && turn < n_half ? args.n_col * 64u : 0u;   // where these halves of a row begin
         vec4 v[8];
         unpack(w_at + (half_tile >> 1) * TILE, r, half_tile & 1u, t, v);
         for (uint step = 0u; step < 2u; step++) {
@@ -51,7 +56,7 @@ void main() {
             }
             for (uint u = me; u < 1024u; u += 128u) {
                 const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride)
-                    * 2u;
+                    * 2u + part;
                 xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
             }
             barrier();

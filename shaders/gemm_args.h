@@ -14,7 +14,7 @@ struct GemmArgs {
     uint n_col;                             // column tiles: ceil(d_in / 256)
     uint d_out;                             // rows of the whole matrix; swiglu: values of a row of y
     uint first_row;                         // of the slice; a multiple of 16
-    uint x_offset, x_stride;                // units of 8 halves; a row is n_col * 32 units
+    uint x_offset, x_stride;                // units of 8 halves; a row is n_col * 32 units, EXACT twice as many
     uint y_offset, y_stride;                // floats, multiples of 4; epilogue 3: words of two halves
     uint residual_offset, residual_stride;  // floats, multiples of 4
     uint scale_offset;                      // row i of x was divided by scale[scale_offset + i] (SCALED)
@@ -31,7 +31,7 @@ struct GemmPackArgs {
     uint d_in;                // a multiple of 4
     uint n_col;               // column tiles: ceil(d_in / 256)
     uint x_offset, x_stride;  // floats, multiples of 4
-    uint y_offset, y_stride;  // units of 8 halves; a row is n_col * 32 units
+    uint y_offset, y_stride;  // units of 8 halves; a row is n_col * 32 units, EXACT twice as many
     uint scale_offset;
     uint part_offset, part_stride;  // sums of squares of 16 values each, as matvec wants them (SQUARES)
     float inv_d, eps;               // 1 / d_in and what is added to the mean (NORM)

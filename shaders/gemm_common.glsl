@@ -5,11 +5,22 @@
 //         the same permutation of x it stores them contiguously. place() is its own inverse.
 uint place(uint k) { return (k & 0xffffffc3u) | ((k & 0xcu) << 2) | ((k & 0x30u) >> 2); }
 
+// Exact  Activations, and on matrix units weights, are two halves each: the rounded value and what rounding left. The
+//        second halves of a row of x follow its first.
+uvec2 round_halves(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
+
+// What round_halves() left of v. A driver was seen to take the rounding for exact, so it gets bits that it cannot see
+// through: `zero` is 0, which only the host knows.
+uvec2 rest_halves(vec4 v, uvec2 rounded, uint zero) {
+    const uvec2 same = rounded ^ zero;
+    return round_halves(v - vec4(unpackHalf2x16(same.x), unpackHalf2x16(same.y)));
+}
+
 #ifdef GEMM
 // Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl                 read
-//         1 x         f16 [n_row, 256 n_col] in places, 16-byte aligned              read
+//         1 x         f16 [n_row, 256 n_col] in places, 16-byte aligned; EXACT: [n_row, 2, 256 n_col]    read
 //         2 scale     f32 [n_row]                                       (SCALED)     read
-//         3 y         f32 [n_row, d_out]; kEpilogueHalves: f16 in places             written
+//         3 y         f32 [n_row, d_out]; kEpilogueHalves: f16 in places, as x       written
 //         4 residual  f32 [n_row, d_out]; may be y itself               (kEpilogueAdd)  read
 //         4 list      in the place of residual: see moe_args.h          (EXPERTS)    read
 //         5 step      StepState, its first word                         (from_step)  read
@@ -81,8 +92,14 @@ void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
     if (EPILOGUE == kEpilogueHalves) {
         const vec4 h = clamp(v * (1.0 / kHalvesFactor), vec4(-65504.0), vec4(65504.0));
         const uint at = args.y_offset + row_out(row) * args.y_stride + (place(n) >> 1);
-        yu[at] = packHalf2x16(h.xy);
-        yu[at + 1u] = packHalf2x16(h.zw);
+        const uvec2 bits = round_halves(h);
+        yu[at] = bits.x;
+        yu[at + 1u] = bits.y;
+        if (EXACT == 1u) {
+            const uvec2 rest = rest_halves(h, bits, args.first_row & 15u);
+            yu[at + (args.y_stride >> 1)] = rest.x;
+            yu[at + (args.y_stride >> 1) + 1u] = rest.y;
+        }
         return;
     }
     const uint at = args.y_offset + row_out(row) * args.y_stride + n;

@@ -4,12 +4,12 @@
 // Formula y = round(x * norm / rms(x) / 2^e), scale = 2^e; without NORM y = round(x / 2^e)
 // Buffers 0 x      f32 [n_row, d_in]                                              read
 //         1 norm   f32 [d_in]                                      (NORM)         read
-//         2 y      f16 [n_row, 256 n_col], in places (gemm_common.glsl)           written
+//         2 y      f16 [n_row, 256 n_col], in places (gemm_common.glsl); EXACT: [n_row, 2, 256 n_col]    written
 //         3 scale  f32 [n_row]                                                    written
 //         4 part   f32 [n_row, d_in / 16]: sums of squares of x    (SQUARES)      written
 //         5 step   StepState, its first word                       (from_step)    read
 // Push    GemmPackArgs
-// Spec    NORM, SQUARES 0 or 1
+// Spec    NORM, SQUARES 0 or 1. EXACT 1: what rounding left follows each row
 // Grid    x: row. Group a power of two, 32 .. 256
 // Cost    6 * d_in bytes a row
 // Numbers e brings the largest value of a row into 2^10 .. 2^11: halves cannot overflow, and values down to 2^-24 of
@@ -22,6 +22,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint NORM = 1u;      // 1: x * norm / rms(x) instead of x
 layout(constant_id = 2) const uint SQUARES = 0u;   // 1: write part
+layout(constant_id = 3) const uint EXACT = 0u;     // 1: write what rounding left behind each row
 layout(push_constant) uniform Push { GemmPackArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer X_ { vec4 x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer N_ { vec4 norm[]; };
@@ -66,7 +67,9 @@ void main() {
             if (NORM == 1u) v *= norm[k];
             v *= down;
         }
-        y[to + (place(4u * k) >> 2)] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+        const uvec2 bits = round_halves(v);
+        y[to + (place(4u * k) >> 2)] = bits;
+        if (EXACT == 1u) y[to + args.n_col * 64u + (place(4u * k) >> 2)] = rest_halves(v, bits, args.d_in & 3u);
     }
     if (SQUARES == 1u) {
         for (uint b = me; b < args.d_in >> 4; b += n) {

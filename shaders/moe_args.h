@@ -14,7 +14,6 @@ AUSPEX_CONST uint kMaxUsed = 64;      // of them by one row
 // Limits for products that choose the experts themselves: lane i holds scores i, i + 32, .. and the i-th choice.
 AUSPEX_CONST uint kMaxRoutedExpert = 512;
 AUSPEX_CONST uint kMaxRoutedUsed = 32;
-AUSPEX_CONST uint kMaxPlaces = kMaxRows * kMaxRoutedUsed;
 
 // moe_router.comp, moe_route.comp. Strides count floats.
 struct RouterArgs {

@@ -2,12 +2,13 @@
 // matvec_common.glsl.
 //
 // kRoleNone    one matrix for all rows; column c is row c.
-// kRoleExpert  Workgroup (x, y), where y is a place: row * n_used + j for the j-th expert of a row. The first row that
-//              chose an expert computes all rows that did, X_ROWS of them at once (every X_ROWS-th starts the next
-//              group); the workgroups of the other rows return. So an expert's weights are read once. Column c reads
-//              row place / n_used of x and writes row `place` of y. X_ROWS = 1 implies a step of one row.
-//              With SUBGROUP_SCORES every workgroup chooses the experts itself from the scores, as moe_route.comp does:
-//              that takes less time than one more dispatch. The first workgroup stores the choice for later products.
+// kRoleExpert  Workgroup (x, j, r) multiplies row r of x by its j-th expert and writes row `place` of y, where place is
+//              row * n_used + j. On matrix units X_ROWS is 1. Elsewhere, with X_ROWS > 1, the first row that chose an
+//              expert computes all rows that did, X_ROWS of them at once (every X_ROWS-th starts the next group), and
+//              the workgroups of the other rows return: so an expert's weights are read once.
+//              With SUBGROUP_SCORES every workgroup chooses its row's experts itself from the scores, as moe_route.comp
+//              does: that takes less time than one more dispatch. The first one of a row stores the choice for later
+//              products.
 // kRoleRow     Workgroup (x, y), where y is a row. Its matrix is those of its experts side by side, by ascending id,
 //              and its x their hidden values times their weights. X_ROWS is 1.
 // kRoleShared  As kRoleRow, with the one shared expert, whose weight is the sigmoid of its score, or 1.
@@ -25,7 +26,6 @@ layout(constant_id = 11) const uint ROLE_ = 0u;
 // scores of a lane: ceil(experts / 32); 0: the choice was made before
 layout(constant_id = 12) const uint SUBGROUP_SCORES = 0u;
 #define ROLE (ROLE_ == kRoleAny ? args.mode >> 3 : ROLE_)
-#define MAY_CHOOSE (SUBGROUP_SCORES > 0u && (ROLE_ == kRoleExpert || ROLE_ == kRoleAny))
 #define MAY_BE_ROW (ROLE_ >= kRoleRow)
 #else
 layout(constant_id = 6) const uint ROLE = 0u;
@@ -33,13 +33,15 @@ layout(constant_id = 6) const uint ROLE = 0u;
 #endif
 #define BY_ROW (MAY_BE_ROW && ROLE >= kRoleRow)
 // Sizes are multiples of 16 bytes; an array that the role does not use has 16 bytes.
-// by row: its place with this expert, or NONE
-shared uint place_s[X_ROWS > 1u ? (kMaxRows + 3u) / 4u * 4u : 4u];
-shared uint column_s[(X_ROWS + 3u) / 4u * 4u];              // by column: its place
+#ifndef MATRIX
+shared uint place_s[X_ROWS > 1u ? (kMaxRows + 3u) / 4u * 4u : 4u];   // by row: its place with this expert, or NONE
+shared uint column_s[(X_ROWS + 3u) / 4u * 4u];                       // by column: its place
+uint n_column = 1u;
+#endif
 shared uint pair_id_s[MAY_BE_ROW ? kMaxUsed : 4u];
 shared float pair_weight_s[MAY_BE_ROW ? kMaxUsed : 4u];
 const uint NONE = 0xffffffffu;
-uint expert = 0u, n_column = 1u;
+uint expert = 0u;
 
 float sigmoid_of(float v) {
     precise float d = 1.0 + exp(-v);
@@ -48,20 +50,18 @@ float sigmoid_of(float v) {
 }
 
 #ifdef MATRIX
-shared uint chosen_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];         // by place: the id
-shared float scores_s[4u + 32u * SUBGROUP_SCORES * (X_ROWS == 1u ? 1u : kMaxRows)];   // of the row of each subgroup
-shared float chosen_weight_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];
-#define CHOSEN(place) (SUBGROUP_SCORES > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
+shared uint chosen_s[SUBGROUP_SCORES > 0u ? kMaxRoutedUsed : 4u];
+shared float chosen_weight_s[SUBGROUP_SCORES > 0u ? kMaxRoutedUsed : 4u];
+shared float scores_s[4u + 32u * SUBGROUP_SCORES];
 
-// Chooses the n_used experts with the largest scores, ties to the lower id. A subgroup handles a row, a lane every 32nd
-// expert.
+// Chooses the n_used experts of row gl_WorkGroupID.z with the largest scores, ties to the lower id. The first subgroup
+// does, a lane every 32nd expert; then all n invocations meet.
 const float LOWEST = -3.4028234e38;
 const int NOTHING = -0x7fffffff - 1;
-void choose_rows(uint i, uint n) {
-    const uint l = i & 31u, n_out = args.n_score + ((args.flags & kRouteShared) != 0u ? 1u : 0u);
-    for (uint row = i >> 5; row < args.n_row; row += n >> 5) {
-#define score_s(e) scores_s[(i >> 5) * 32u * SUBGROUP_SCORES + (e)]
-        const uint from = row * n_out, to = row * args.n_used;
+void choose_experts(uint l, uint n) {
+    const uint n_out = args.n_score + ((args.flags & kRouteShared) != 0u ? 1u : 0u), row = gl_WorkGroupID.z;
+    if (l < 32u) {
+        const uint from = row * n_out;
         float p[SUBGROUP_SCORES + 1u], highest = LOWEST, sum = 0.0;
         [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = l + 32u * k < args.n_score
             ? RESIDUAL[from + l + 32u * k] : LOWEST;
@@ -80,12 +80,12 @@ void choose_rows(uint i, uint n) {
             const float by = 1.0 / sum;
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] *= by;
         }
-        [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) score_s(l + 32u * k) = p[k];
+        [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) scores_s[l + 32u * k] = p[k];
         if ((args.flags & kRouteSigmoid) != 0u) {   // rare: small code instead of fast code
             [[dont_unroll]] for (uint e = l; e < args.n_score; e += 32u) {
-                score_s(e) = sigmoid_of(score_s(e));
+                scores_s[e] = sigmoid_of(scores_s[e]);
             }
-            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = score_s(l + 32u * k);
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = scores_s[l + 32u * k];
         }
         // Integers with the same order as the floats, for subgroupMax.
         int v[SUBGROUP_SCORES + 1u];
@@ -111,28 +111,24 @@ void choose_rows(uint i, uint n) {
         subgroupMemoryBarrierShared();
         subgroupBarrier();
         if (l < args.n_used) {
-            chosen_s[to + at] = mine;
-            chosen_weight_s[to + at] = score_s(mine);
+            chosen_s[at] = mine;
+            chosen_weight_s[at] = scores_s[mine];
         }
-        subgroupBarrier();
     }
     barrier();
     if (gl_WorkGroupID.x != 0u || gl_WorkGroupID.y != 0u) return;
-    for (uint at = i; at < args.n_row * args.n_used; at += n) {
-        const uint row = at / args.n_used;
+    for (uint j = l; j < args.n_used; j += n) {
         float sum = 0.0;
-        for (uint j = 0u; j < args.n_used; j++) sum += chosen_weight_s[row * args.n_used + j];
+        for (uint k = 0u; k < args.n_used; k++) sum += chosen_weight_s[k];
         const float by = (args.flags & kRouteNormalise) != 0u ? args.scale / (sum + 1e-20) : args.scale;
-        C_(at_out).choice[at + row] = uvec2(chosen_s[at], floatBitsToUint(chosen_weight_s[at] * by));
+        C_(at_out).choice[row * (args.n_used + 1u) + j] = uvec2(chosen_s[j], floatBitsToUint(chosen_weight_s[j] * by));
     }
 }
-#else
-#define CHOSEN(place) CHOICE((place) + (place) / args.n_used).x
 #endif
 
 // False if the workgroup has nothing to do. All n invocations call it, i = 0 .. n - 1.
 bool open_columns(uint i, uint n) {
-    const uint y = gl_WorkGroupID.y;
+    const uint y = gl_WorkGroupID.y;   // a row, where the role is not kRoleExpert
     if (MAY_BE_ROW && ROLE == kRoleShared) {
         if (i == 0u) {
             pair_id_s[0] = 0u;
@@ -153,16 +149,20 @@ bool open_columns(uint i, uint n) {
         return true;
     }
 #ifdef MATRIX
-    if (SUBGROUP_SCORES > 0u) choose_rows(i, n);
+    if (SUBGROUP_SCORES > 0u) {
+        choose_experts(i, n);
+        expert = chosen_s[y];
+    } else
 #endif
-    expert = CHOSEN(y);
+        expert = CHOICE(gl_WorkGroupID.z * (args.n_used + 1u) + y).x;
+#ifndef MATRIX
     if (X_ROWS > 1u) {
         for (uint r = i; r < args.n_row; r += n) place_s[r] = NONE;
         barrier();
         for (uint p = i; p < args.n_row * args.n_used; p += n)
-            if (CHOSEN(p) == expert) place_s[p / args.n_used] = p;
+            if (CHOICE(p + p / args.n_used).x == expert) place_s[p / args.n_used] = p;
         barrier();
-        const uint row = y / args.n_used;
+        const uint row = gl_WorkGroupID.z;
         uint before = 0u;
         for (uint r = 0u; r < row; r++) before += place_s[r] != NONE ? 1u : 0u;
         if (before % X_ROWS != 0u) return false;
@@ -173,17 +173,25 @@ bool open_columns(uint i, uint n) {
             n_column++;
         }
     }
+#endif
     expert -= args.first_expert;
     barrier();
     return expert < args.n_expert;
 }
 
-// The rows that column c reads of x and writes of y. A column beyond the last repeats the last one.
-uint row_in(uint c) { return X_ROWS == 1u ? (ROLE == kRoleExpert ? 0u : gl_WorkGroupID.y) : ROLE == kRoleNone ? c
-    : column_s[min(c, n_column - 1u)] / args.n_used; }
-uint row_out(uint c) { return X_ROWS == 1u ? gl_WorkGroupID.y : ROLE == kRoleNone ? c
+// The rows that column c reads of x and writes of y. A column beyond the last repeats the last one. z is 0 unless the
+// role is kRoleExpert.
+#ifdef MATRIX
+uint row_in(uint c) { return X_ROWS > 1u ? c : ROLE == kRoleExpert ? gl_WorkGroupID.z : gl_WorkGroupID.y; }
+uint row_out(uint c) { return X_ROWS > 1u ? c : gl_WorkGroupID.z * args.n_used + gl_WorkGroupID.y; }
+bool has_column(uint c) { return true; }
+#else
+uint row_in(uint c) { return X_ROWS == 1u ? (ROLE == kRoleExpert ? gl_WorkGroupID.z : gl_WorkGroupID.y)
+    : ROLE == kRoleNone ? c : column_s[min(c, n_column - 1u)] / args.n_used; }
+uint row_out(uint c) { return X_ROWS == 1u ? gl_WorkGroupID.z * args.n_used + gl_WorkGroupID.y : ROLE == kRoleNone ? c
     : column_s[min(c, n_column - 1u)]; }
 bool has_column(uint c) { return X_ROWS == 1u || ROLE == kRoleNone || c < n_column; }
+#endif
 // The expert (index into pair_*_s) that column tile c belongs to.
 uint pair_of(uint c) { return min(c / (args.d_slot >> 8), args.n_used - 1u); }
 // The end of the columns that column tile c belongs to.

@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1005
+#define AUSPEX_ABI_VERSION 1006
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -317,6 +317,8 @@ typedef struct auspex_session_options {
     int32_t (*progress)(const char* what, float fraction,
                         void* user); /* before each step of a prefill; not 0 cancels */
     void* progress_user;
+    int32_t exact_prompts; /* 1: on a GPU, prompts do not round activations and weights to halves; slower */
+    int32_t reserved;      /* 0 */
 } auspex_session_options;
 
 /* Added to the logit of one token. */
@@ -1047,7 +1049,10 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
     AUSPEX_C_TRY(check_range(from.kv_v, AUSPEX_KV_F16, AUSPEX_KV_F32, "kv_v"));
     AUSPEX_C_TRY(check_range(from.draft, AUSPEX_DRAFT_OFF, AUSPEX_DRAFT_BEST, "draft"));
     AUSPEX_C_TRY(check_range(from.draft_depth, -1, int64_t{kMaxDraft}, "draft_depth"));
+    AUSPEX_C_TRY(check_range(from.exact_prompts, 0, 1, "exact_prompts"));
+    AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_session_options.reserved"));
     to->n_context = from.n_context;
+    to->exact_prompts = from.exact_prompts != 0;
     if (from.n_ubatch != 0) to->n_ubatch = from.n_ubatch;
     to->run_ahead = from.run_ahead;
     to->kv_k = static_cast<KvType>(from.kv_k);

@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1005
+#define AUSPEX_ABI_VERSION 1006
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -314,6 +314,8 @@ typedef struct auspex_session_options {
     int32_t (*progress)(const char* what, float fraction,
                         void* user); /* before each step of a prefill; not 0 cancels */
     void* progress_user;
+    int32_t exact_prompts; /* 1: on a GPU, prompts do not round activations and weights to halves; slower */
+    int32_t reserved;      /* 0 */
 } auspex_session_options;
 
 /* Added to the logit of one token. */

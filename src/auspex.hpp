@@ -866,6 +866,10 @@ struct SessionOptions {
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
     /// session fits with it and no layer has a window, else 512. The results do not depend on it.
     uint32_t n_ubatch = 0;
+    /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
+    /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
+    /// docs/SPEED.md has the errors and what it costs. No effect on steps and on the CPU.
+    bool exact_prompts = false;
     Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything

@@ -31,10 +31,11 @@ struct ContextRig {
     /// A context with the same KV options in every attention layer.
     std::unique_ptr<auspex::detail::Context> context(auspex::detail::LoadedModel& program,
                                                      const auspex::detail::KvOptions& kv, uint32_t n_context,
-                                                     uint32_t n_ubatch) const {
+                                                     uint32_t n_ubatch, bool exact_prompts = false) const {
         auspex::detail::ContextOptions o;
         o.n_context = n_context;
         o.n_ubatch = n_ubatch;
+        o.exact_prompts = exact_prompts;
         o.kv.assign(plan.slots.size(), kv);
         std::unique_ptr<auspex::detail::Context> l;
         auspex::Status s = program.open(o).get(l);

@@ -41,7 +41,7 @@ struct Job {
     const std::vector<float>*x = nullptr, *norm = nullptr;
     uint32_t n_row = 0;
     vk::GemmEpilogue epilogue = vk::GemmEpilogue::store;
-    bool matrix = false;
+    bool matrix = false, exact = false;
     uint32_t slice = 0;      // tile rows of a slice; 0: all
     uint32_t step_rows = 0;  // what the step buffer says; 0: not asked
 };
@@ -54,8 +54,9 @@ constexpr float kBefore = -777.0f;  // y and the residual before
 Product product(Vulkan& v, const Job& j) {
     const PackedWeights& w = *j.a;
     const vk::Tiling t = vk::tiling(w.type, w.d_out, w.d_in, j.b != nullptr);
-    const uint32_t slice = j.slice ? j.slice : t.n_row, n_part = w.d_in / 16, row_halves = t.n_col * 256;
-    const uint32_t next_halves = ceil_div(w.d_out, 256u) * 256;
+    const uint32_t n_half = j.exact ? 2 : 1;
+    const uint32_t slice = j.slice ? j.slice : t.n_row, n_part = w.d_in / 16, row_halves = t.n_col * 256 * n_half;
+    const uint32_t next_halves = ceil_div(w.d_out, 256u) * 256 * n_half;
     const bool to_halves = j.epilogue == vk::GemmEpilogue::swiglu_halves;
     test::Rig rig(v);
     std::vector<uint32_t> tiles;
@@ -80,19 +81,19 @@ Product product(Vulkan& v, const Job& j) {
         args::GemmPackArgs a{};
         a.d_in = a.x_stride = w.d_in;
         a.n_col = t.n_col;
-        a.y_stride = t.n_col * 32;
+        a.y_stride = t.n_col * 32 * n_half;
         a.part_stride = n_part;
         a.inv_d = 1.0f / static_cast<float>(w.d_in);
         a.eps = 1e-6f;
         a.from_step = j.step_rows ? 1 : 0;
-        rig.commands.bind(v.make(vk::choose_gemm_pack(v.gpu->traits, j.norm != nullptr, true)),
+        rig.commands.bind(v.make(vk::choose_gemm_pack(v.gpu->traits, j.norm != nullptr, true, j.exact)),
                           {rig.memory[x], rig.memory[norm], rig.memory[halves], rig.memory[scale], rig.memory[part],
                            rig.memory[step]});
         rig.commands.push(a);
         rig.commands.dispatch(j.n_row);
         rig.commands.barrier();
     }
-    const vk::GemmChoice c = vk::choose_gemm(v.gpu->traits, j.matrix, t, j.n_row, true, j.epilogue);
+    const vk::GemmChoice c = vk::choose_gemm(v.gpu->traits, j.matrix, t, j.n_row, true, j.epilogue, j.exact);
     for (uint32_t i = 0, s = 0; i < t.n_row; i += slice, s++) {
         args::GemmArgs a{};
         a.n_row = j.n_row;
@@ -100,7 +101,7 @@ Product product(Vulkan& v, const Job& j) {
         a.n_col = t.n_col;
         a.d_out = w.d_out;
         a.first_row = i * vk::kTileRows;
-        a.x_stride = t.n_col * 32;
+        a.x_stride = t.n_col * 32 * n_half;
         a.y_stride = to_halves ? next_halves / 2 : w.d_out;
         a.residual_stride = w.d_out;
         a.factor = 1.0f;
@@ -154,10 +155,12 @@ TEST_CASE("every tile size of the prefill product is within the limits of its ke
         for (const uint32_t shared : {32768u, 49152u, 65536u})
             for (uint32_t n_row = 1; n_row < 3000; n_row += 1 + n_row / 3)
                 for (const uint32_t d_out : {16u, 32u, 512u, 1024u, 2560u, 4096u, 24576u, 248320u}) {
+                    const bool exact = n_row % 2 == 0;
                     traits.n_core = n_core;
                     traits.max_shared_bytes = shared;
                     const vk::Tiling t = vk::tiling(Type::q4_k, d_out, 1024);
-                    const vk::GemmChoice c = vk::choose_gemm(traits, true, t, n_row, true, vk::GemmEpilogue::store);
+                    const vk::GemmChoice c =
+                        vk::choose_gemm(traits, true, t, n_row, true, vk::GemmEpilogue::store, exact);
                     namespace s = vk::spec::gemm_mma;
                     const uint32_t bm = c.key.constant(s::kGroupM), bn = c.key.constant(s::kGroupN),
                                    wm = c.key.constant(s::kSubgroupM), wn = c.key.constant(s::kSubgroupN),
@@ -170,7 +173,8 @@ TEST_CASE("every tile size of the prefill product is within the limits of its ke
                     CHECK(bn * 4 % c.key.group == 0);
                     CHECK(wm % 16 == 0);
                     CHECK(wn % 16 == 0);
-                    CHECK(stages * 144 * (bm + bn) + 80 * 16 * (c.key.group / 32) <= shared);
+                    CHECK(c.key.constant(s::kExact) == (exact ? 1 : 0));
+                    CHECK((exact ? 2 : 1) * stages * 144 * (bm + bn) + 80 * 16 * (c.key.group / 32) <= shared);
                     CHECK(c.groups_x(n_row) * bm >= n_row);
                     CHECK(c.groups_y(t.n_row) * bn >= d_out);
                 }
@@ -232,44 +236,49 @@ TEST_CASE("a product of many rows is within its error bound for every type and i
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        for (const Type type : kAllTypes) {
-            const std::string name = type_info(type).name;
-            CAPTURE(name);
-            const uint32_t block = type_info(type).n_block, d_in = block == 256 ? 512 : 320, d_out = 52,
-                           n_row = rows_of(*v);
-            const PackedWeights w(type, d_out, d_in, 10 + static_cast<uint64_t>(type));
-            const std::vector<float> x = activations(n_row, d_in, 5);
-            Job j;
-            j.a = &w, j.x = &x, j.n_row = n_row, j.matrix = matrix;
-            const Product all = product(*v, j);
-            j.slice = 3;
-            const Product sliced = product(*v, j);
-            CHECK(std::memcmp(all.y.data(), sliced.y.data(), all.y.size() * 4) == 0);
-            CHECK(all.y.back() == kBefore);  // nothing beyond the last row
-            // x and, in matrix units, w are rounded to halves (2^-11 relative, at most); K types there also round
-            // scale and min, which both may exceed the weight: an absolute part from the largest weight.
-            double worst = 0, error = 0, size = 0, largest_w = 0;
-            for (const float f : w.values) largest_w = std::max(largest_w, double{std::fabs(f)});
-            for (uint32_t r = 0; r < n_row; r++)
-                for (uint32_t o = 0; o < d_out; o++) {
-                    double sum = 0, bound = 0, rough = 0;
-                    for (uint32_t k = 0; k < d_in; k++) {
-                        const double a = w.values[size_t{o} * d_in + k], b = x[size_t{r} * d_in + k];
-                        sum += a * b;
-                        bound += std::fabs(a * b);
-                        rough += largest_w * std::fabs(b);
+        for (const bool exact : {false, true})
+            for (const Type type : kAllTypes) {
+                CAPTURE(exact);
+                const std::string name = type_info(type).name;
+                CAPTURE(name);
+                const uint32_t block = type_info(type).n_block, d_in = block == 256 ? 512 : 320, d_out = 52,
+                               n_row = rows_of(*v);
+                const PackedWeights w(type, d_out, d_in, 10 + static_cast<uint64_t>(type));
+                const std::vector<float> x = activations(n_row, d_in, 5);
+                Job j;
+                j.a = &w, j.x = &x, j.n_row = n_row, j.matrix = matrix, j.exact = exact;
+                const Product all = product(*v, j);
+                j.slice = 3;
+                const Product sliced = product(*v, j);
+                CHECK(std::memcmp(all.y.data(), sliced.y.data(), all.y.size() * 4) == 0);
+                CHECK(all.y.back() == kBefore);  // nothing beyond the last row
+                // x and, in matrix units, w are rounded to halves (2^-11 relative, at most); K types there also round
+                // scale and min, which both may exceed the weight: an absolute part from the largest weight. Exact
+                // products leave the rounding of float sums, which matrix units cut off instead of rounding.
+                double worst = 0, error = 0, size = 0, largest_w = 0;
+                for (const float f : w.values) largest_w = std::max(largest_w, double{std::fabs(f)});
+                for (uint32_t r = 0; r < n_row; r++)
+                    for (uint32_t o = 0; o < d_out; o++) {
+                        double sum = 0, bound = 0, rough = 0;
+                        for (uint32_t k = 0; k < d_in; k++) {
+                            const double a = w.values[size_t{o} * d_in + k], b = x[size_t{r} * d_in + k];
+                            sum += a * b;
+                            bound += std::fabs(a * b);
+                            rough += largest_w * std::fabs(b);
+                        }
+                        const double off = std::fabs(all.y[size_t{r} * d_out + o] - sum);
+                        const double allowed = exact
+                                                   ? 4e-6 * bound + 1e-7 * rough
+                                                   : (matrix ? 9.8e-4 : 4.9e-4) * bound + (matrix ? 2e-4 : 0.0) * rough;
+                        worst = std::max(worst, off / (allowed + 1e-30));
+                        if (r % 5 == 0) {
+                            error += off * off;
+                            size += sum * sum;
+                        }
                     }
-                    const double off = std::fabs(all.y[size_t{r} * d_out + o] - sum);
-                    worst = std::max(
-                        worst, off / ((matrix ? 9.8e-4 : 4.9e-4) * bound + (matrix ? 2e-4 : 0.0) * rough + 1e-30));
-                    if (r % 5 == 0) {
-                        error += off * off;
-                        size += sum * sum;
-                    }
-                }
-            CHECK(worst < 1.0);
-            CHECK(std::sqrt(error / size) < (matrix ? 8e-4 : 4e-4));
-        }
+                CHECK(worst < 1.0);
+                CHECK(std::sqrt(error / size) < (exact ? 2e-6 : matrix ? 8e-4 : 4e-4));
+            }
     }
     v->finish();
 }
@@ -310,32 +319,37 @@ TEST_CASE("a product of many rows adds to the residual, or combines gate and up"
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        const uint32_t d_ff = 52, d_in = 256, n_row = rows_of(*v);
-        const PackedWeights gate(Type::q8_0, d_ff, d_in, 8), up(Type::q8_0, d_ff, d_in, 9);
-        const std::vector<float> x = activations(n_row, d_in, 10);
-        const std::vector<float> norm(d_in, 4.0f);
-        Job j;
-        j.a = &gate, j.x = &x, j.norm = &norm, j.n_row = n_row, j.matrix = matrix;
-        const Product g = product(*v, j);
-        j.epilogue = vk::GemmEpilogue::add;  // the residual is y itself
-        const Product sum = product(*v, j);
-        for (size_t i = 0; i < size_t{n_row} * d_ff; i++)
-            CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
-        j.epilogue = vk::GemmEpilogue::store;
-        j.a = &up;
-        const Product u = product(*v, j);
-        j.a = &gate, j.b = &up, j.epilogue = vk::GemmEpilogue::swiglu;
-        const Product both = product(*v, j);
-        j.epilogue = vk::GemmEpilogue::swiglu_halves;
-        const Product halves = product(*v, j);
-        for (uint32_t r = 0; r < n_row; r++)
-            for (uint32_t o = 0; o < d_ff; o++) {
-                const size_t i = size_t{r} * d_ff + o;
-                const double want = g.y[i] / (1 + std::exp(-double{g.y[i]})) * u.y[i];
-                CHECK(std::fabs(both.y[i] - want) <= 2e-6 * std::fabs(want) + 1e-12 * std::fabs(u.y[i]));
-                const double half = double{f16_to_f32(halves.y_halves[r * 256 + place(o)])} * vk::kHalvesFactor;
-                CHECK(std::fabs(half - both.y[i]) <= std::fabs(both.y[i]) / 2048 + 5e-7);
-            }
+        for (const bool exact : {false, true}) {
+            CAPTURE(exact);
+            const uint32_t d_ff = 52, d_in = 256, n_row = rows_of(*v), row_halves = exact ? 512 : 256;
+            const PackedWeights gate(Type::q8_0, d_ff, d_in, 8), up(Type::q8_0, d_ff, d_in, 9);
+            const std::vector<float> x = activations(n_row, d_in, 10);
+            const std::vector<float> norm(d_in, 4.0f);
+            Job j;
+            j.a = &gate, j.x = &x, j.norm = &norm, j.n_row = n_row, j.matrix = matrix, j.exact = exact;
+            const Product g = product(*v, j);
+            j.epilogue = vk::GemmEpilogue::add;  // the residual is y itself
+            const Product sum = product(*v, j);
+            for (size_t i = 0; i < size_t{n_row} * d_ff; i++)
+                CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
+            j.epilogue = vk::GemmEpilogue::store;
+            j.a = &up;
+            const Product u = product(*v, j);
+            j.a = &gate, j.b = &up, j.epilogue = vk::GemmEpilogue::swiglu;
+            const Product both = product(*v, j);
+            j.epilogue = vk::GemmEpilogue::swiglu_halves;
+            const Product halves = product(*v, j);
+            for (uint32_t r = 0; r < n_row; r++)
+                for (uint32_t o = 0; o < d_ff; o++) {
+                    const size_t i = size_t{r} * d_ff + o;
+                    const double want = g.y[i] / (1 + std::exp(-double{g.y[i]})) * u.y[i];
+                    CHECK(std::fabs(both.y[i] - want) <= 2e-6 * std::fabs(want) + 1e-12 * std::fabs(u.y[i]));
+                    const uint16_t* row = halves.y_halves.data() + r * row_halves + place(o);
+                    const double half =
+                        (double{f16_to_f32(row[0])} + (exact ? f16_to_f32(row[256]) : 0)) * vk::kHalvesFactor;
+                    CHECK(std::fabs(half - both.y[i]) <= std::fabs(both.y[i]) / (exact ? 2097152 : 2048) + 5e-7);
+                }
+        }
     }
     v->finish();
 }

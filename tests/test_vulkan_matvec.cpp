@@ -139,7 +139,9 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
     b.run([&](vk::Commands& c) {
         for (uint32_t row = 0; row < n_row; row += max_rows) {
             const uint32_t rows = std::min(max_rows, n_row - row);
-            const vk::MatvecChoice choice = vk::choose_matvec(traits, j.matrix, t, rows, j.norm, j.epilogue);
+            // Wide matrices as in a model that shares a pipeline among its products, others as in one that does not.
+            const vk::MatvecChoice choice =
+                vk::choose_matvec(traits, j.matrix, t, rows, j.norm, j.epilogue, 0, {static_cast<uint32_t>(j.d_in), 0});
             const VkPipeline p = v.make(choice.key);
             uint32_t groups = 0;
             for (size_t s = 0; s < w.size(); s++) {

@@ -21,6 +21,8 @@ void add_window(CLI::App& command, WindowFlags& o) {
     command.add_option("--ubatch", o.ubatch,
                        "Rows of a prompt computed at once, 1 .. 4096; more take more memory (default: what suits the "
                        "device, 512 or 2048)");
+    command.add_flag("--exact-prompts", o.exact_prompts,
+                     "On a GPU, read prompts without rounding to halves: slower, closer to the model");
 }
 
 Result<uint64_t> read_size(const std::string& text, const char* option) {
@@ -50,6 +52,7 @@ static Result<KvType> kv_type(const std::string& name) {
 
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
     to->n_ubatch = o.ubatch;
+    to->exact_prompts = o.exact_prompts;
     if (!o.window.empty()) {
         const Status s = auspex::parse_windows(o.window).get(to->windows);
         if (!s.ok()) return s;

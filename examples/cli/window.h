@@ -4,10 +4,11 @@
 
 namespace cli {
 
-/// --window, --kv-budget, --kv-type, --ubatch
+/// --window, --kv-budget, --kv-type, --ubatch, --exact-prompts
 struct WindowFlags {
     std::string window, budget, type = "f16";
     uint32_t ubatch = 0;
+    bool exact_prompts = false;
 };
 void add_window(CLI::App& command, WindowFlags& o);
 /// errors    bad_argument: what is written wrong, with what was expected.

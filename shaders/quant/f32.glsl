@@ -27,4 +27,11 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     lo = uvec4(two_halves(r.a.x, r.a.y), two_halves(r.a.z, r.a.w), two_halves(r.b.x, r.b.y), two_halves(r.b.z, r.b.w));
     hi = uvec4(two_halves(r.c.x, r.c.y), two_halves(r.c.z, r.c.w), two_halves(r.d.x, r.d.y), two_halves(r.d.z, r.d.w));
 }
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    v[0] = r.a * WEIGHT_FACTOR;
+    v[1] = r.b * WEIGHT_FACTOR;
+    v[2] = r.c * WEIGHT_FACTOR;
+    v[3] = r.d * WEIGHT_FACTOR;
+}
 #endif

@@ -62,10 +62,23 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     lo = uvec4(two_halves(r.a.x), two_halves(r.a.y), two_halves(r.a.z), two_halves(r.a.w));
     hi = uvec4(two_halves(r.b.x), two_halves(r.b.y), two_halves(r.b.z), two_halves(r.b.w));
 }
+
+vec4 four_values(uvec2 v) {
+    return uintBitsToFloat(uvec4(v.x << 16, v.x & 0xffff0000u, v.y << 16, v.y & 0xffff0000u)) * WEIGHT_FACTOR;
+}
 #else
 void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     lo = r.a;
     hi = r.b;
 }
+
+vec4 four_values(uvec2 v) { return vec4(unpackHalf2x16(v.x), unpackHalf2x16(v.y)); }
 #endif
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    v[0] = four_values(r.a.xy);
+    v[1] = four_values(r.a.zw);
+    v[2] = four_values(r.b.xy);
+    v[3] = four_values(r.b.zw);
+}
 #endif

@@ -182,17 +182,22 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
     return r;
 }
 
-void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+// The integers of a share, two to a word: those of blocks 0 and 1 from bit 0, those of 2 and 3 from bit 4.
+void share_words(Share r, uint kb, out uvec4 low, out uvec4 high) {
     const uint v0 = r.q.x, v1 = r.q.y, u0 = v0 >> 8, u1 = v1 >> 8;
 #ifdef FIVE
     const uint z = r.bits >> (4u * (kb & 1u));
 #else
     const uint z = 0u;
 #endif
-    const uint a0 = (v0 & 0x000f000fu) | high_low(z, 0u) | LOW, a1 = (u0 & 0x000f000fu) | high_low(z, 1u) | LOW;
-    const uint a2 = (v1 & 0x000f000fu) | high_low(z, 2u) | LOW, a3 = (u1 & 0x000f000fu) | high_low(z, 3u) | LOW;
-    const uint b0 = (v0 & 0x00f000f0u) | high_high(z, 0u) | HIGH, b1 = (u0 & 0x00f000f0u) | high_high(z, 1u) | HIGH;
-    const uint b2 = (v1 & 0x00f000f0u) | high_high(z, 2u) | HIGH, b3 = (u1 & 0x00f000f0u) | high_high(z, 3u) | HIGH;
+    low = uvec4((v0 & 0x000f000fu) | high_low(z, 0u), (u0 & 0x000f000fu) | high_low(z, 1u),
+                (v1 & 0x000f000fu) | high_low(z, 2u), (u1 & 0x000f000fu) | high_low(z, 3u));
+    high = uvec4((v0 & 0x00f000f0u) | high_high(z, 0u), (u0 & 0x00f000f0u) | high_high(z, 1u),
+                 (v1 & 0x00f000f0u) | high_high(z, 2u), (u1 & 0x00f000f0u) | high_high(z, 3u));
+}
+
+// Scales and minimums of its first two and its last two blocks, multiplied by WEIGHT_FACTOR.
+void share_scales(Share r, uint kb, out vec2 s, out vec2 m) {
 #ifdef MINS
     const uint shift = 16u * (kb & 1u);
     uint sc, mn;
@@ -204,19 +209,53 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
         mn = ((r.head.w >> (shift + 4u)) & 0x0f0fu) | ((r.head.z >> (shift + 2u)) & 0x3030u);
     }
     const vec2 d = unpackHalf2x16(r.head.x) * WEIGHT_FACTOR;
+    s = d.x * vec2(float(sc & 255u), float(sc >> 8));
+    m = d.y * vec2(float(mn & 255u), float(mn >> 8));
+#else
+    s = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
+    m = vec2(0.0);
+#endif
+}
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    uvec4 low, high;
+    vec2 s, m;
+    share_words(r, kb, low, high);
+    share_scales(r, kb, s, m);
+    const uvec4 a = low | LOW, b = high | HIGH;
+#ifdef MINS
     // s n - m = s (n - ZERO) - (m - s ZERO): smaller operands, hence less rounding.
-    const vec2 s = d.x * vec2(float(sc & 255u), float(sc >> 8)), m = d.y * vec2(float(mn & 255u), float(mn >> 8))
-        - s * ZERO;
+    m -= s * ZERO;
     const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y), m0 = float16_t(m.x), m1 = float16_t(m.y);
     const float16_t x0 = float16_t(1024.0 + ZERO), x1 = float16_t(64.0 + ZERO);
-    lo = uvec4(grow(a0, x0, s0, m0), grow(a1, x0, s0, m0), grow(a2, x0, s0, m0), grow(a3, x0, s0, m0));
-    hi = uvec4(grow(b0, x1, s1, m1), grow(b1, x1, s1, m1), grow(b2, x1, s1, m1), grow(b3, x1, s1, m1));
+    lo = uvec4(grow(a.x, x0, s0, m0), grow(a.y, x0, s0, m0), grow(a.z, x0, s0, m0), grow(a.w, x0, s0, m0));
+    hi = uvec4(grow(b.x, x1, s1, m1), grow(b.y, x1, s1, m1), grow(b.z, x1, s1, m1), grow(b.w, x1, s1, m1));
 #else
-    const vec2 d = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
-    const float16_t s0 = float16_t(d.x), s1 = float16_t(d.y);
+    const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y);
     const float16_t x0 = float16_t(1024.0 + ZERO), x1 = float16_t(64.0 + ZERO);
-    lo = uvec4(grow(a0, x0, s0), grow(a1, x0, s0), grow(a2, x0, s0), grow(a3, x0, s0));
-    hi = uvec4(grow(b0, x1, s1), grow(b1, x1, s1), grow(b2, x1, s1), grow(b3, x1, s1));
+    lo = uvec4(grow(a.x, x0, s0), grow(a.y, x0, s0), grow(a.z, x0, s0), grow(a.w, x0, s0));
+    hi = uvec4(grow(b.x, x1, s1), grow(b.y, x1, s1), grow(b.z, x1, s1), grow(b.w, x1, s1));
+#endif
+}
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    uvec4 low, high;
+    vec2 s, m;
+    share_words(r, kb, low, high);
+    share_scales(r, kb, s, m);
+    high >>= 4;
+#ifdef MINS
+    precise vec4 p0 = s.x * four(low.x, low.y), p1 = s.x * four(low.z, low.w);
+    precise vec4 p2 = s.y * four(high.x, high.y), p3 = s.y * four(high.z, high.w);
+    v[0] = p0 - m.x;
+    v[1] = p1 - m.x;
+    v[2] = p2 - m.y;
+    v[3] = p3 - m.y;
+#else
+    v[0] = s.x * (four(low.x, low.y) - ZERO);
+    v[1] = s.x * (four(low.z, low.w) - ZERO);
+    v[2] = s.y * (four(high.x, high.y) - ZERO);
+    v[3] = s.y * (four(high.z, high.w) - ZERO);
 #endif
 }
 #endif

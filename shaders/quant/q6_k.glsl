@@ -108,19 +108,35 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
     return r;
 }
 
-void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+// The integers of a share, two to a word: those of blocks 0 and 1 from bit 0, those of 2 and 3 from bit 4.
+void share_words(Share r, out uvec4 low, out uvec4 high) {
     const uint v0 = r.q.x, v1 = r.q.y, u0 = v0 >> 8, u1 = v1 >> 8, z = r.z;
+    low = uvec4((v0 & 0x000f000fu) | (z & 0x00300030u), (u0 & 0x000f000fu) | ((z >> 2) & 0x00300030u),
+                (v1 & 0x000f000fu) | ((z << 4) & 0x00300030u), (u1 & 0x000f000fu) | ((z << 2) & 0x00300030u));
+    high = uvec4((v0 & 0x00f000f0u) | (z & 0x03000300u), (u0 & 0x00f000f0u) | ((z >> 2) & 0x03000300u),
+                 (v1 & 0x00f000f0u) | ((z >> 4) & 0x03000300u), (u1 & 0x00f000f0u) | ((z >> 6) & 0x03000300u));
+}
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    uvec4 low, high;
+    share_words(r, low, high);
+    const uvec4 a = low | LOW, b = high | HIGH;
     const float d = unpackHalf2x16(r.d).x * WEIGHT_FACTOR;
     const float16_t s0 = float16_t(d * signed_byte(r.scales, 0u)), s1 = float16_t(d * signed_byte(r.scales, 1u));
     const float16_t s2 = float16_t(d * signed_byte(r.scales, 2u)), s3 = float16_t(d * signed_byte(r.scales, 3u));
     const float16_t x0 = float16_t(1056.0), x1 = float16_t(96.0);
-    lo = uvec4(grow((v0 & 0x000f000fu) | (z & 0x00300030u) | LOW, x0, s0),
-               grow((u0 & 0x000f000fu) | ((z >> 2) & 0x00300030u) | LOW, x0, s0),
-               grow((v1 & 0x000f000fu) | ((z << 4) & 0x00300030u) | LOW, x0, s1),
-               grow((u1 & 0x000f000fu) | ((z << 2) & 0x00300030u) | LOW, x0, s1));
-    hi = uvec4(grow((v0 & 0x00f000f0u) | (z & 0x03000300u) | HIGH, x1, s2),
-               grow((u0 & 0x00f000f0u) | ((z >> 2) & 0x03000300u) | HIGH, x1, s2),
-               grow((v1 & 0x00f000f0u) | ((z >> 4) & 0x03000300u) | HIGH, x1, s3),
-               grow((u1 & 0x00f000f0u) | ((z >> 6) & 0x03000300u) | HIGH, x1, s3));
+    lo = uvec4(grow(a.x, x0, s0), grow(a.y, x0, s0), grow(a.z, x0, s1), grow(a.w, x0, s1));
+    hi = uvec4(grow(b.x, x1, s2), grow(b.y, x1, s2), grow(b.z, x1, s3), grow(b.w, x1, s3));
+}
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    uvec4 low, high;
+    share_words(r, low, high);
+    high >>= 4;
+    const float d = unpackHalf2x16(r.d).x * WEIGHT_FACTOR;
+    v[0] = (d * signed_byte(r.scales, 0u)) * (four(low.x, low.y) - 32.0);
+    v[1] = (d * signed_byte(r.scales, 1u)) * (four(low.z, low.w) - 32.0);
+    v[2] = (d * signed_byte(r.scales, 2u)) * (four(high.x, high.y) - 32.0);
+    v[3] = (d * signed_byte(r.scales, 3u)) * (four(high.z, high.w) - 32.0);
 }
 #endif

@@ -74,4 +74,10 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     lo = uvec4(grow(v.x, x0, s0), grow(u.x, x0, s0), grow(v.y, x0, s0), grow(u.y, x0, s0));
     hi = uvec4(grow(v.z, x0, s1), grow(u.z, x0, s1), grow(v.w, x0, s1), grow(u.w, x0, s1));
 }
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    const vec2 d = unpackHalf2x16(r.d) * WEIGHT_FACTOR;
+    const uvec4 a = r.q & 0x00ff00ffu, b = (r.q >> 8) & 0x00ff00ffu;
+    [[unroll]] for (uint i = 0u; i < 4u; i++) v[i] = (i < 2u ? d.x : d.y) * (four(a[i], b[i]) - 128.0);
+}
 #endif

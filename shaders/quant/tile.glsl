@@ -21,7 +21,7 @@
 //                                        and 2 t + 1 of x. x begins at half `at` of s; at + 256: its sums over 16
 //                                        columns, rounded to halves; at + 272: what the rounding took from the sums
 //   #ifdef SHARES                        gemm_mma.comp
-//     Share, fetch_share(), decode_share()   gemm_share.glsl
+//     Share, fetch_share(), decode_share(), share_values()   gemm_share.glsl
 
 #ifndef UNITS
 #define UNITS w

@@ -41,4 +41,13 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     hi = uvec4(grow(v.z, x0, float16_t(d.z), float16_t(m.z)), grow(u.z, x0, float16_t(d.z), float16_t(m.z)),
                grow(v.w, x0, float16_t(d.w), float16_t(m.w)), grow(u.w, x0, float16_t(d.w), float16_t(m.w)));
 }
+
+void share_values(Share r, uint kb, out vec4 v[4]) {
+    const vec4 d = uintBitsToFloat(r.d) * WEIGHT_FACTOR, m = uintBitsToFloat(r.m) * WEIGHT_FACTOR;
+    const uvec4 a = r.q & 0x00ff00ffu, b = (r.q >> 8) & 0x00ff00ffu;
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        precise vec4 product = d[i] * (four(a[i], b[i]) - 128.0);
+        v[i] = product - m[i];
+    }
+}
 #endif

@@ -163,7 +163,10 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
     AUSPEX_C_TRY(check_range(from.kv_v, AUSPEX_KV_F16, AUSPEX_KV_F32, "kv_v"));
     AUSPEX_C_TRY(check_range(from.draft, AUSPEX_DRAFT_OFF, AUSPEX_DRAFT_BEST, "draft"));
     AUSPEX_C_TRY(check_range(from.draft_depth, -1, int64_t{kMaxDraft}, "draft_depth"));
+    AUSPEX_C_TRY(check_range(from.exact_prompts, 0, 1, "exact_prompts"));
+    AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_session_options.reserved"));
     to->n_context = from.n_context;
+    to->exact_prompts = from.exact_prompts != 0;
     if (from.n_ubatch != 0) to->n_ubatch = from.n_ubatch;
     to->run_ahead = from.run_ahead;
     to->kv_k = static_cast<KvType>(from.kv_k);

@@ -443,6 +443,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     o.n_ubatch = std::min(o.n_ubatch, o.n_context);
     context->n_context = o.n_context;
     context->n_ubatch = o.n_ubatch;
+    context->exact_prompts = o.exact_prompts;
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
     context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     context->mtp_window = o.draft.window;

@@ -58,6 +58,7 @@ struct KvOptions {
 struct ContextOptions {
     uint32_t n_context = 0;          ///< KV rows at most
     uint32_t n_ubatch = 0;           ///< rows of a committed step at most
+    bool exact_prompts = false;      ///< committed steps do not round activations and weights to halves
     bool mtp = true;                 ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
     uint32_t mtp_window = 0;         ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
     float min_probability = 0;       ///< the device loop's drafts end before one that the MTP block gives less; 0..1

@@ -44,7 +44,7 @@ struct Needs {
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0,
              d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max;          ///< of the tape that is looked at
-    bool attend_matrix = false;  ///< of the device
+    bool attend_matrix = false;  ///< attention of many rows runs on matrix units
     MoeNeeds moe;
     uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
 
@@ -210,7 +210,8 @@ Status Buffers::lay_out(Planned* to) {
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     Needs needs(plan, b.n_row_max);
-    needs.attend_matrix = model.device->attend_matrix;
+    b.n_half = options.exact_prompts ? 2 : 1;
+    needs.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
@@ -361,21 +362,22 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     to->want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float),
              &b.mixed, "convolved rows");
     to->want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
-    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
-    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
+    to->want(Arena::scratch, b.n_row_max * b.n_half * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
+    to->want(Arena::scratch, b.n_row_max * b.n_half * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves,
+             "packed activations");
     to->want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
     if (const buffers_impl::MoeNeeds& m = needs.moe; m.n_used != 0) {
         const uint64_t few = kMaxTentative, many = b.n_row_max, places = many * m.n_used;
         to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
-                 "experts");
+        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2 * b.n_half),
+                 &b.moe.shared, "experts");
         to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
         to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
         to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,
                  &b.moe.list, "experts");
-        to->want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
+        to->want(Arena::scratch, places * m.d_halves * 2 * b.n_half, &b.moe.halves, "experts");
         to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
     to->want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");

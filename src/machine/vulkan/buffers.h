@@ -124,6 +124,8 @@ struct Buffers {
     Region share;               ///< of each guess, where drafts end before an unlikely one: sums of sample_share
     float min_probability = 0;  ///< of such a guess; 0: drafts do not end
 
+    uint32_t n_half = 1;  ///< halves of a value in rows packed for products: 2 if those products are exact
+    bool exact() const { return n_half == 2; }
     uint32_t n_row_max = 0;  ///< rows the row buffers hold
     uint32_t n_context = 0;
     uint32_t n_sample_part = 0;

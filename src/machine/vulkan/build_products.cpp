@@ -73,7 +73,8 @@ void ListBuilder::product(const Node& d, const ProductArgs& p) {
 void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange rows) {
     const Matrix& m = matrix_of(d);
     const Tiling& t = m.tiling;
-    const MatvecChoice c = choose_matvec(traits_, matrix_, t, rows.n, p.norm, p.epilogue, p.stage_tiles, n_score_);
+    const MatvecChoice c =
+        choose_matvec(traits_, matrix_, t, rows.n, p.norm, p.epilogue, p.stage_tiles, {plan_.d_model, n_score_});
     args::MatvecArgs a{};
     a.n_col = t.n_col;
     a.d_in = static_cast<uint32_t>(t.d_in);
@@ -162,7 +163,7 @@ void ListBuilder::pack(const Node& d, const Pass& pass) {
     args::GemmPackArgs a{};
     a.d_in = a.x_stride = width(d.x);
     a.n_col = ceil_div(a.d_in, kTileColumns);
-    a.y_stride = a.n_col * 32;
+    a.y_stride = a.n_col * 32 * buffers_.n_half;
     a.inv_d = 1.0f / static_cast<float>(a.d_in);
     a.eps = d.eps;
     a.from_step = 1;
@@ -171,7 +172,7 @@ void ListBuilder::pack(const Node& d, const Pass& pass) {
     packed_ = d.x;
     packed_norm_ = d.norm;
     dispatch(
-        choose_gemm_pack(traits_, d.norm != kNoSlot, false),
+        choose_gemm_pack(traits_, d.norm != kNoSlot, false, buffers_.exact()),
         {x, d.norm != kNoSlot ? vector(d.norm) : x, buffers_.halves, buffers_.scale, buffers_.halves, buffers_.step}, a,
         {pass.n_row}, "pack");
 }
@@ -186,13 +187,14 @@ void ListBuilder::wide_product(const Node& d, const Pass& pass, uint32_t stage_t
     if (d.epilogue == Node::Epilogue::swiglu)
         epilogue = feeds_next && width(d.y) % kTileColumns == 0 ? GemmEpilogue::swiglu_halves : GemmEpilogue::swiglu;
     const bool halves_out = epilogue == GemmEpilogue::swiglu_halves;
-    const GemmChoice c = choose_gemm(traits_, gemm_matrix_, t, pass.n_row, !ready, epilogue, stage_tiles);
+    const GemmChoice c =
+        choose_gemm(traits_, gemm_matrix_, t, pass.n_row, !ready, epilogue, buffers_.exact(), stage_tiles);
     args::GemmArgs a{};
     a.n_row = pass.n_row;
     a.n_col = t.n_col;
     a.d_out = static_cast<uint32_t>(t.d_out);
-    a.x_stride = t.n_col * 32;
-    a.y_stride = halves_out ? width(d.y) / 2 : stride(d.y);
+    a.x_stride = t.n_col * 32 * buffers_.n_half;
+    a.y_stride = halves_out ? width(d.y) / 2 * buffers_.n_half : stride(d.y);
     a.residual_stride = a.y_stride;
     a.factor = ready ? kHalvesFactor : 1.0f;
     a.limit = d.epilogue == Node::Epilogue::swiglu ? d.op->limit : 0;

@@ -125,13 +125,21 @@ enum class Role : uint32_t {
     shared = args::kRoleShared
 };
 
+/// What the choice of pipelines depends on besides the product itself.
+struct ModelTraits {
+    uint32_t d_model = 0;
+    uint32_t n_score = 0;  ///< where products choose the experts (routes_itself()): the most experts of a layer; else 0
+};
+/// Models of at least this d_model share one pipeline among the products of a step of one row.
+constexpr uint32_t kSharedCodeWidth = 4096;
+
 /// The kernel for n_row <= matvec_max_rows() rows.
 ///
 /// matrix       use matrix units (OpenDevice::matrix); the same for all choices of a context
 /// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
-/// n_score      where products choose the experts (routes_itself()): the largest number of experts of a layer; else 0
+/// model        of the whole model: what all products of a step share
 inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
-                                  Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0,
+                                  Epilogue epilogue, uint32_t stage_tiles = 0, const ModelTraits& model = {},
                                   Role role = Role::none) {
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
@@ -158,7 +166,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
     const uint32_t wave = cores * std::max(1u, (n_row <= 2 ? 16 : 12) / split);
-    const uint32_t max_tiles = logits && (split != 5 || n_row == 1) ? 8 : 6;
+    const uint32_t max_tiles = role == Role::expert || (logits && (split != 5 || n_row == 1)) ? 8 : 6;
     uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * max_tiles));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
     // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
@@ -166,21 +174,23 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
-    const bool any = n_row == 1 && n_score > 0 && !logits;
-    // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline: 960
-    // tokens/s for the 0.8B model, 934 with a shared pipeline; for the 9B model 320 and 330.
-    const bool alone = n_row == 1 && n_score == 0 && t.n_col < 16;
-    const uint32_t choice =
-        any || role == Role::expert
-            ? 4 * 32 * ceil_div(n_score, 32u) * (n_row == 1 ? 1 : args::kMaxRows) + 8 * args::kMaxPlaces + 256
-            : 0;
+    const bool any = n_row == 1 && model.n_score > 0 && !logits;
+    // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline. On an
+    // H100, tokens/s with pipelines of their own and with a shared one: 0.8B 976 and 953, 4B 443 and 430, 9B 323 and
+    // 332; 4B with both kinds 415.
+    const bool alone = n_row == 1 && model.n_score == 0 && model.d_model < kSharedCodeWidth;
+    const uint32_t choice = any || role == Role::expert
+                                ? 4 * 32 * ceil_div(model.n_score, 32u) + 8 * args::kMaxRoutedUsed + 8 * args::kMaxUsed
+                                : 0;
     auto bytes = [&](uint32_t n_tile, uint32_t chunk) {
         return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice;
     };
-    uint32_t chunk = n_row > 1 || logits || (own == 1 && n_score == 0) ? 1
-                     : split >= 12 && own % 3 == 0                     ? 3
-                                                                       : 2,
-             room = logits ? tiles : max_tiles;
+    uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1
+                     : split >= 12 && own % 3 == 0                           ? 3
+                                                                             : 2,
+             room = logits ? tiles
+                    : any  ? 8
+                           : max_tiles;
     while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
     while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
     c.tiles = std::min(tiles, room);
@@ -199,7 +209,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                        {s::kUnitK, 16},
                        {s::kBatch, 4},
                        {s::kRole, any ? args::kRoleAny : static_cast<uint32_t>(role)},
-                       {s::kSubgroupScores, any || role != Role::none ? ceil_div(n_score, 32u) : 0u}};
+                       {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;

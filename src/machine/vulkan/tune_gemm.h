@@ -18,6 +18,9 @@
 //      with scaled = false and set its factor to kHalvesFactor. d_in of the down matrix must be a multiple of 256, or
 //      the rest of each row be zeroed before; else use kEpilogueSwiglu and a pack.
 //   5. Bind any buffer where a variant uses none. Set from_step = 1 if a recording may run with fewer rows.
+//   6. Exact products (`exact`): packed rows hold two halves for each value and take twice gemm_pack_bytes(), so
+//   x_stride
+//      and the y_stride of packs and of kEpilogueHalves double.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
@@ -78,8 +81,8 @@ constexpr Size kSizes[] = {
     {16, 64, 16, 16, 2, 4, {40, 51, 80, 95}},
 };
 
-inline uint32_t shared_bytes(const Size& s) {
-    return s.stages * 144 * (s.bm + s.bn) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
+inline uint32_t shared_bytes(const Size& s, bool exact) {
+    return s.stages * 144 * (s.bm + s.bn) * (exact ? 2 : 1) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
 /// Estimated time: full rounds on all cores, then the remaining workgroups.
@@ -94,7 +97,7 @@ inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_
 namespace tune_gemm_impl {
 
 inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size, const Tiling& t, bool scaled,
-                     GemmEpilogue epilogue, bool experts) {
+                     GemmEpilogue epilogue, bool experts, bool exact) {
     c->bm = size.bm;
     c->bn = size.bn;
     c->key.shader = std::string("gemm_mma_") + layout_name(t.layout);
@@ -104,34 +107,37 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
         {s::kGroupM, size.bm},    {s::kGroupN, size.bn},     {s::kSubgroupM, size.wm},
         {s::kSubgroupN, size.wn}, {s::kStages, size.stages}, {s::kEpilogue, static_cast<uint32_t>(epilogue)},
         {s::kScaled, scaled},     {s::kUnitM, 16},           {s::kUnitN, 16},
-        {s::kUnitK, 16},          {s::kExperts, experts}};
+        {s::kUnitK, 16},          {s::kExperts, experts},    {s::kExact, exact}};
     c->key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c->key.full_subgroups = traits.full_subgroups;
 }
 
 /// gemm.comp, the kernel for devices without matrix units.
-inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts) {
+inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact) {
     GemmChoice c;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
     c.key.group = 128;
     namespace s = spec::gemm;
-    c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)}, {s::kScaled, scaled}, {s::kExperts, experts}};
+    c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)},
+                       {s::kScaled, scaled},
+                       {s::kExperts, experts},
+                       {s::kExact, exact}};
     return c;
 }
 
 /// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
 template <class Rows>
-const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
+const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
     const Size* best = nullptr;
     uint64_t best_cost = 0;
     for (const Size& s : kSizes) {
-        if (shared_bytes(s) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
+        if (shared_bytes(s, exact) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
         const uint64_t cost = estimate(s, traits.n_core > 0 ? traits.n_core : 64, n_row_of(s), n_tile);
         if (best && cost >= best_cost) continue;
         best = &s;
         best_cost = cost;
     }
-    AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them
+    AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them, for one of them if exact
     return *best;
 }
 
@@ -141,23 +147,25 @@ const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, 
 ///
 /// matrix       use matrix units: gemm_matrix_fits() and the self-test passed
 /// scaled       each row has a factor: true for rows from gemm_pack, false for those of swiglu_halves
+/// exact        activations, and on matrix units weights, as two halves
 /// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
-                              GemmEpilogue epilogue, uint32_t stage_tiles = 0) {
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false);
+                              GemmEpilogue epilogue, bool exact = false, uint32_t stage_tiles = 0) {
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false, exact);
     const uint32_t n_tile = stage_tiles > t.n_row ? stage_tiles : t.n_row;
     GemmChoice c;
     tune_gemm_impl::set_size(&c, traits,
-                             tune_gemm_impl::best_size(traits, 0, n_tile, [&](const auto&) { return n_row; }), t,
-                             scaled, epilogue, false);
+                             tune_gemm_impl::best_size(traits, exact, 0, n_tile, [&](const auto&) { return n_row; }), t,
+                             scaled, epilogue, false, exact);
     return c;
 }
 
 /// The kernel for n_place rows, sorted by expert, each multiplied by the matrix `t` of its expert. All rows of a
 /// workgroup belong to one expert. bm: rows per workgroup; 0: the fastest.
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
-                                      uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue) {
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true);
+                                      uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue,
+                                      bool exact = false) {
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true, exact);
     // On average half of the last block of each expert is empty.
     auto rows = [&](const tune_gemm_impl::Size& s) {
         const uint64_t blocks =
@@ -165,17 +173,18 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
         return blocks * s.bm;
     };
     GemmChoice c;
-    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, bm, t.n_row, rows), t, scaled, epilogue,
-                             true);
+    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, bm, t.n_row, rows), t, scaled,
+                             epilogue, true, exact);
     return c;
 }
 
 /// The kernel that packs rows, one workgroup per row.
-inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
+inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares, bool exact = false) {
     PipelineKey key;
     key.shader = "gemm_pack";
     key.group = traits.is_cpu() ? 64 : 128;  // of 64..512, within 10 % of the best for rows up to 4096
-    key.constants = {{spec::gemm_pack::kNorm, norm}, {spec::gemm_pack::kSquares, squares}};
+    key.constants = {
+        {spec::gemm_pack::kNorm, norm}, {spec::gemm_pack::kSquares, squares}, {spec::gemm_pack::kExact, exact}};
     return key;
 }
 
