@@ -128,6 +128,8 @@
 #include "machine/cpu/simd_avx2.cpp"
 #include "machine/cpu/simd_neon.cpp"
 #include "machine/cpu/cpu.h"
+#include "machine/cpu/huge_pages.h"
+#include "machine/cpu/huge_pages.cpp"
 #include "machine/cpu/packed_file.h"
 #include "machine/cpu/packed_file.cpp"
 #include "machine/cpu/context.h"

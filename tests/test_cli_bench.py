@@ -56,11 +56,11 @@ class BenchRows(BaseBench):
         o = self.json("--prefill", "16", "--depth", "0,8", "--rows", "1,4", "-n", 4, "--repeat", 2)
         self.assertEqual([r["tokens"] for r in o["prefill"]], [16])
         self.assertEqual([r["depth"] for r in o["decode"]], [0, 8])
-        self.assertEqual([r["rows"] for r in o["step"]], [1, 4])
+        self.assertEqual([(r["depth"], r["rows"]) for r in o["step"]], [(0, 1), (0, 4), (8, 1), (8, 4)])
         self.assertNotIn("mtp", o)
         for r in o["prefill"] + o["decode"]:
             self.assertTrue(0 < r["tps_least"] <= r["tps"] <= r["tps_most"])
-        self.assertEqual(o["step"][0]["relative"], 1.0)
+        self.assertEqual([o["step"][i]["relative"] for i in (0, 2)], [1.0, 1.0])
         self.assertGreater(o["read_gbps"], 0)
         # All Q4_K and Q6_K matrices of the trunk, one row of the embedding more: known from the file.
         self.assertTrue(15e6 < o["bytes_per_token"] < 24138240)

@@ -20,7 +20,9 @@ class Rows {
         for (size_t i = 0; s.ok() && i < o_.prefill.size(); ++i) s = prefill(static_cast<size_t>(o_.prefill[i]));
         if (s.ok() && prefill_tps_.size() > 1) flatness();
         for (size_t i = 0; s.ok() && i < o_.depths.size(); ++i) s = decode(static_cast<size_t>(o_.depths[i]));
-        for (size_t i = 0; s.ok() && i < o_.rows.size(); ++i) s = step(static_cast<uint32_t>(o_.rows[i]));
+        const std::vector<Token> start(1, 0), &depths = o_.depths.empty() ? start : o_.depths;
+        for (size_t i = 0; s.ok() && !o_.rows.empty() && i < depths.size(); ++i)
+            s = steps(static_cast<size_t>(depths[i]));
         return s;
     }
 
@@ -92,31 +94,51 @@ class Rows {
         return {};
     }
 
-    /// A step of n rows, as in verifying n - 1 drafts: all are sampled, one or more kept. In a device decode loop no
-    /// logits come back to the host.
-    Status step(uint32_t n) {
-        constexpr uint32_t kStart = 64, kWarm = 4;
-        const int64_t n_run = o_.repeat * 4;  // single steps scatter more than runs of many tokens
+    /// Steps of every number of rows at one depth. The prompt is read once; each number of rows begins at its end.
+    Status steps(size_t depth) {
+        constexpr uint32_t kShortest = 64, kPiece = 512;
+        const uint32_t start = std::max(kShortest, static_cast<uint32_t>(depth));
         detail::ContextOptions options;
-        options.n_context = kStart + (kWarm + static_cast<uint32_t>(n_run) + 1) * detail::kMaxTentative;
-        options.n_ubatch = kStart;
+        options.n_context = start + (kWarm + static_cast<uint32_t>(n_run()) + 1) * detail::kMaxTentative;
+        options.n_ubatch = std::min(start, kPiece);
         options.mtp = false;
         std::unique_ptr<detail::Context> context;
         Status s = b_.on.model.impl()->program->open(options).get(context);
         const std::vector<Token> all = b_.ids(options.n_context);
         detail::Step work;
         work.tape = &b_.on.model.impl()->plan.trunk;
-        work.ids = all.data();
-        work.n_row = kStart;
-        if (s.ok()) s = context->run(work);
-        if (!s.ok()) return s;
+        for (uint32_t at = 0; s.ok() && at < start; at += work.n_row) {
+            if (interrupted()) return Status(Code::cancelled, "interrupted");
+            work.ids = all.data() + at;
+            work.n_row = std::min(start - at, kPiece);
+            work.place(at);
+            s = context->run(work);
+        }
+        std::vector<std::byte> state;
+        detail::VectorWriter to(&state);
+        if (s.ok()) s = context->save_state(detail::StatePart::trunk, start, to);
+        double one_row_ms = 0;
+        for (size_t i = 0; s.ok() && i < o_.rows.size(); ++i) {
+            detail::SpanReader from({state.data(), state.size()});
+            if (i > 0) s = context->restore_state(detail::StatePart::trunk, start, from);
+            if (s.ok()) s = step(*context, all, depth, start, static_cast<uint32_t>(o_.rows[i]), &one_row_ms);
+        }
+        return s;
+    }
+
+    /// A step of n rows, as in verifying n - 1 drafts: all are sampled, one or more kept. In a device decode loop no
+    /// logits come back to the host.
+    Status step(detail::Context& context, const std::vector<Token>& all, size_t depth, uint32_t start, uint32_t n,
+                double* one_row_ms) {
+        Status s;
+        detail::Step work;
         std::function<Status()> once;
         uint32_t n_ahead = 0;
-        if (detail::DeviceLoop* loop = context->device_loop()) {
-            detail::LoopStart start;
-            start.history = Span<const Token>(all.data(), kStart + 1);
-            start.limit = options.n_context;
-            s = loop->start(start);
+        if (detail::DeviceLoop* loop = context.device_loop()) {
+            detail::LoopStart begin;
+            begin.history = Span<const Token>(all.data(), start + 1);
+            begin.limit = static_cast<uint32_t>(all.size());
+            s = loop->start(begin);
             n_ahead = 2;  // so that the device never waits for the host
             for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = loop->queue(n - 1);
             once = [&, loop] {
@@ -124,37 +146,40 @@ class Rows {
                 return t.ok() ? loop->wait().status() : t;
             };
         } else {
-            work.place(kStart);
+            work.tape = &b_.on.model.impl()->plan.trunk;
+            work.place(start);
             work.n_row = work.n_logit = n;
             work.tentative = true;
             once = [&] {
                 work.ids = all.data() + work.first_row;
-                const Status t = context->run(work);
-                if (t.ok()) context->commit(1), work.place(work.first_row + 1);
+                const Status t = context.run(work);
+                if (t.ok()) context.commit(1), work.place(work.first_row + 1);
                 return t;
             };
         }
         for (uint32_t i = 0; s.ok() && i < kWarm; ++i) s = once();
         Times times;
-        if (s.ok()) s = measure(n_run, &times, once);
-        for (; s.ok() && n_ahead > 0; --n_ahead) s = context->device_loop()->wait().status();
+        if (s.ok()) s = measure(n_run(), &times, once);
+        for (; s.ok() && n_ahead > 0; --n_ahead) s = context.device_loop()->wait().status();
         if (!s.ok()) return s;
         const double ms = times.median() * 1e3;
-        if (n == 1) one_row_ms_ = ms;
+        if (n == 1) *one_row_ms = ms;
         nlohmann::ordered_json row = {
-            {"rows", n}, {"ms", ms}, {"ms_least", times.min() * 1e3}, {"ms_most", times.max() * 1e3}};
-        if (one_row_ms_ > 0) row["relative"] = ms / one_row_ms_;
+            {"depth", depth}, {"rows", n}, {"ms", ms}, {"ms_least", times.min() * 1e3}, {"ms_most", times.max() * 1e3}};
+        if (*one_row_ms > 0) row["relative"] = ms / *one_row_ms;
         b_.out["step"].push_back(row);
-        b_.say("step of %u row%s  %8.3f ms (%.3f .. %.3f)", n, n == 1 ? " " : "s", ms, times.min() * 1e3,
-               times.max() * 1e3);
-        if (one_row_ms_ > 0) b_.say("  %.2f of one row", ms / one_row_ms_);
+        b_.say("step at depth %6zu of %u row%s  %8.3f ms (%.3f .. %.3f)", depth, n, n == 1 ? " " : "s", ms,
+               times.min() * 1e3, times.max() * 1e3);
+        if (*one_row_ms > 0) b_.say("  %.2f of one row", ms / *one_row_ms);
         b_.say("\n");
         return {};
     }
 
+    static constexpr uint32_t kWarm = 4;
+    int64_t n_run() const { return o_.repeat * 4; }  // single steps scatter more than runs of many tokens
+
     Bench& b_;
     const BenchOptions& o_;
-    double one_row_ms_ = 0;
     std::vector<double> prefill_tps_;
 };
 

@@ -5,6 +5,7 @@
 // Tests   tests/test_invariants.cpp: row invariance, commit equivalence, chunk invariance, hot path.
 #pragma once
 #include "../kv.h"
+#include "huge_pages.h"
 #include "kernels.h"
 #include "packed_file.h"
 
@@ -19,6 +20,7 @@ class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuMode
     const Loops* loops = nullptr;  ///< &kernels->loops
     std::shared_ptr<Pool> pool;
     Allocator allocator;
+    HugePages pages;                          ///< what `matrices` own, unless the application has an allocator
     std::vector<PackedMatrix> matrices;       ///< by SlotId; empty for others
     std::vector<const float*> vectors;        ///< by SlotId: F32 tensors read directly
     std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes; null where they were not kept

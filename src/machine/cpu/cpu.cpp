@@ -154,9 +154,15 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
                                  const Progress& progress, CpuModel* model) const {
     using namespace cpu_impl;
     const Plan& plan = *model->plan;
-    uint64_t total = 0, done = 0;
-    for (SlotId id = 0; id < plan.slots.size(); ++id)
-        if (use[id] == Use::matrix) total += row_bytes(plan.slot(id).type, n_value(plan.slot(id)));
+    uint64_t total = 0, done = 0, owned = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (use[id] != Use::matrix) continue;
+        total += row_bytes(plan.slot(id).type, n_value(plan.slot(id)));
+        if (model->packed.find(id).empty())
+            owned += round_up(packed_bytes(*kernels, shape_of(plan.slot(id)), weights.keeps(id)), 64);
+    }
+    const bool huge = !allocator.alloc && model->pages.reserve(owned);
+    const Allocator from = huge ? model->pages.allocator() : allocator;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
         const Slot& s = plan.slot(id);
@@ -166,8 +172,8 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         const uint64_t bytes = row_bytes(s.type, n_value(s));
         PackedMatrix& m = model->matrices[id];
         const Span<const std::byte> packed = model->packed.find(id);
-        const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id),
-                                                       allocator, pool.get(), &m)
+        const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), from,
+                                                       pool.get(), &m)
                                          : map_matrix(*kernels, shape_of(s), packed, &m);
         if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
         if (weights.release && (m.owned_bytes() > 0 || !packed.empty())) weights.release(weights.data[id], bytes);

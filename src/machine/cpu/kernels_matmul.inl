@@ -16,10 +16,9 @@ struct StripJob {
     const uint8_t* strip = nullptr;
     uint32_t n_block = 0;
     StripForm form;
-    const Int16Block* x[kMaxRow] = {};  ///< all set; the unused ones repeat a used one
-    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
+    const Int16Block* x[kMaxRow] = {};  ///< as many as the kernel takes
+    float* y = nullptr;                 ///< [rows of x][ld_y], at the strip's first row
     size_t ld_y = 0;
-    uint32_t n_in = 0;   ///< activation rows that exist
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
 };
@@ -97,6 +96,8 @@ template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
 inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
+    constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
+    constexpr size_t kAhead = 2560;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
@@ -111,6 +112,11 @@ inline void strip_product(const StripJob& job) {
         const uint32_t n_here = left < 8 ? left : 8;
         const uint8_t* scales = page;
         const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
+        // With one row the hardware prefetcher keeps up if it sees lines in order, so all scales of the page are
+        // touched before its codes. With more rows it falls behind, and hints cover every line to come.
+        if constexpr (n == 1)
+            for (const uint8_t* p = scales + 64; p < codes; p += 64) prefetch_soon(p);
+        const uint8_t* ahead = page + kAhead;
         page = codes + n_here * code_step;
         left -= n_here;
         if (job.form.super) {
@@ -119,9 +125,11 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            // With one row the hardware prefetcher keeps up; with more, a hint makes it faster.
-            if constexpr (n > 1)
-                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
+            if constexpr (n > 1) {
+                AUSPEX_UNROLL
+                for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
+                ahead += 64 * kBlockLine;
+            }
             StripFloats scale[kGroup], min[kGroup];
             if (job.form.super) {
                 AUSPEX_UNROLL
@@ -168,22 +176,19 @@ inline void strip_product(const StripJob& job) {
     }
     AUSPEX_UNROLL
     for (int c = 0; c < n; ++c)
-        if (static_cast<uint32_t>(c) < job.n_in)
-            strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+        strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
 }
 
 using StripKernel = void (*)(const StripJob&);
 
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
-inline StripKernel choose_rows(uint32_t n) {
-    if constexpr (kMaxRow >= 8)
-        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
-    if constexpr (kMaxRow >= 4)
-        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
-    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n = kMaxRow>
+inline StripKernel choose_rows(uint32_t n_row) {
+    if constexpr (n > 1)
+        if (n_row < n) return choose_rows<kCode, kGroup, kMin, kOffset, n - 1>(n_row);
+    return strip_product<kCode, kGroup, kMin, kOffset, n>;
 }
 
-/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
+/// The kernel of a form for n = 1 .. kMaxRow rows. Every form of strip_form() is here.
 inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
     switch (f.code) {
         case CodeForm::nibble:
@@ -200,10 +205,10 @@ inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
     return choose_rows<CodeForm::byte, 1, false, 0>(n);
 }
 
-/// Rows of the next pass when `left` remain; the last pass may have unused ones.
-inline uint32_t pass_width(uint32_t left, uint32_t max) {
-    if (left >= max) return max;
-    return left > 4 ? 8 : left > 2 ? 4 : left;
+/// Rows of the next pass when `left` remain: passes as few and as equal as can be.
+inline uint32_t pass_width(uint32_t left) {
+    const uint32_t n_pass = (left + kMaxRow - 1) / kMaxRow;
+    return (left + n_pass - 1) / n_pass;
 }
 
 /// Rows r0 .. r1 of y from strips; r0 a multiple of kLane.
@@ -220,11 +225,10 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
     job.ld_y = ld_y;
     job.accumulate = accumulate;
     for (uint32_t c0 = 0; c0 < n_row;) {
-        const uint32_t width = pass_width(n_row - c0, kMaxRow);
-        job.n_in = n_row - c0 < width ? n_row - c0 : width;
+        const uint32_t width = pass_width(n_row - c0);
         for (uint32_t c = 0; c < width; ++c) {
-            const uint32_t from = c0 + (c < job.n_in ? c : 0);
-            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
+            const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
@@ -233,7 +237,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             job.y = y + static_cast<size_t>(c0) * ld_y + r;
             kernel(job);
         }
-        c0 += job.n_in;
+        c0 += width;
     }
 }
 
