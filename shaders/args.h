@@ -5,6 +5,8 @@
 //   word kHistoryWord  history [kHistory]: the token at position p is at word kHistoryWord + p mod kHistory. The tokens
 //                      of a pass are there before it runs: row i runs history[position + token_shift + i]. Rejected
 //                      drafts are overwritten, because tokens are found by position.
+//   word kBiasWord     bias [kMaxBias], of which SampleArgs::n_bias are in use: id and the bits of a float. Ids ascend;
+//                      those of one id are in the order in which they are added
 //   word kAllowedWord  allowed [n_vocab / 32]: the ids that a row is sampled again from, bit id mod 32 of word id / 32
 //
 // A pass is one run of a tape over n_row rows. step_open opens a trunk pass, step_mtp an MTP pass over the rows just
@@ -19,7 +21,9 @@ AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST uint kHistory = 8192;      // tokens kept by position; a power of two
 AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
-AUSPEX_CONST uint kAllowedWord = kHistoryWord + kHistory;
+AUSPEX_CONST uint kBiasWord = kHistoryWord + kHistory;
+AUSPEX_CONST uint kMaxBias = 1024;
+AUSPEX_CONST uint kAllowedWord = kBiasWord + 2 * kMaxBias;
 AUSPEX_CONST uint kMaxSample = 16;      // rows of logits that one pass samples from
 AUSPEX_CONST uint kMaxStop = 16;        // ids that end a text
 AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
@@ -37,8 +41,8 @@ AUSPEX_CONST uint kSegment = 2048;
 AUSPEX_CONST uint kSegmentOctave = 8;
 AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attend_tile: a multiple of this
 
-// How the next token is sampled: the fields of the public Sampling by their names, except the seed. device_loop.cpp
-// copies each of them. A temperature of 0 is greedy.
+// How the next token is sampled: the fields of the public Sampling by their names, except the seed and the biases.
+// device_loop.cpp copies each of them. A temperature of 0 is greedy.
 #define AUSPEX_SAMPLING(X)      \
     X(float, temperature)       \
     X(uint, top_k)              \
@@ -55,8 +59,8 @@ struct SampleArgs {
 #undef AUSPEX_FIELD
     uint seed_lo;
     uint seed_hi;
-    uint spare0;  // a new field of the list takes the place of a spare word
-    uint spare1;
+    uint n_bias;  // at kBiasWord
+    uint spare;   // a new field of the list takes the place of a spare word
 };
 
 struct StepState {
@@ -121,6 +125,7 @@ AUSPEX_CONST uint kRequestSampling = 2;  // take sampling, stop ids and limit; c
 AUSPEX_CONST uint kRequestSeedRing = 4;  // restart ring_write at 0
 AUSPEX_CONST uint kRequestNext = 8;      // the pass after step_accept: of the request, only the tokens, its drafts
 AUSPEX_CONST uint kRequestDrafted = 16;  // the draft block made the drafts, which end before an unlikely one
+AUSPEX_CONST uint kRequestBias = 32;     // opens no pass: what follows are n_id words for kBiasWord
 
 // An entry of the token ring (host-visible, 16 bytes, one store; entry s is at s mod its length).
 struct RingEntry {
@@ -230,7 +235,7 @@ struct SamplePassArgs {
     uint logits_stride;
     uint n_part;  // slices of the vocabulary
     uint d_part;  // ids per slice
-    uint spare;
+    uint chosen;  // sample_bias: 1: the logits belong to the ids of a draft vocabulary
 };
 AUSPEX_CONST uint kSampleSlice = 1024;  // ids that a workgroup of sample_part looks at
 AUSPEX_CONST uint kMaxPenaltyWindow = 4096;

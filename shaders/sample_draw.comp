@@ -24,7 +24,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint FROM = kSampleAll;
 layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
-    uint history[kHistory]; uint allowed[]; };
+    uint history[kHistory]; uint bias[2 * kMaxBias]; uint allowed[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Part { uvec2 part[]; };
 layout(set = 0, binding = 2, std430) buffer Hist { uint hist[]; };
 layout(set = 0, binding = 3, std430) readonly buffer List { uvec2 list[]; };

@@ -1,11 +1,12 @@
 #version 450
 // step_open.comp: opens a trunk pass, or an MTP pass that the host requests: rows, position, rows to commit, tokens.
 //
-// Buffers 0 step     StepState and history     read, written
+// Buffers 0 step     StepState, history, biases    read, written
 //         1 request  StepRequest and tokens    read (mode 0; else any buffer)
 //         2 share    f32 [guess, n_part] of sample_share    read (n_part > 0; else any buffer)
 // Push    StepArgs; mode 0: takes the host's request; 1: continues after step_accept with n_draft tokens that
-//         step_next left in the history. A request with kRequestNext continues likewise, with its own tokens
+//         step_next left in the history. A request with kRequestNext continues likewise, with its own tokens; one with
+//         kRequestBias opens nothing and brings biases
 // Grid    1. Group 256
 // Host    src/machine/vulkan/context.cpp and device_loop.cpp write the request
 #extension GL_GOOGLE_include_directive : require
@@ -13,7 +14,7 @@
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
-    uint history[kHistory]; };
+    uint history[kHistory]; uint bias[2 * kMaxBias]; };
 layout(set = 0, binding = 1, std430) readonly buffer Request { StepRequest request; uint ids[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Share { float share[]; };
 #include "step_share.glsl"
@@ -89,7 +90,9 @@ void main() {
     const uint t = gl_LocalInvocationIndex;
     const bool requested = args.mode == 0u;
     if (args.n_part > 0u) read_shares(0u);
-    if (requested) {
+    if (requested && (request.flags & kRequestBias) != 0u) {
+        for (uint i = t; i < min(request.n_id, 2u * kMaxBias); i += gl_WorkGroupSize.x) bias[i] = ids[i];
+    } else if (requested) {
         const bool next = (request.flags & kRequestNext) != 0u;
         const uint first = next ? step.base + step.n_accept + 2u : request.position + request.token_shift;
         for (uint i = t; i < request.n_id; i += gl_WorkGroupSize.x) history[(first + i) % kHistory] = ids[i];

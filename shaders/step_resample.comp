@@ -15,7 +15,7 @@
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { ResampleArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
-    uint history[kHistory]; uint allowed[]; };
+    uint history[kHistory]; uint bias[2 * kMaxBias]; uint allowed[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Allowed { uint given[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Ring { uvec4 ring[]; };
 

@@ -745,7 +745,7 @@ struct Sampling {
     /// history when next() is first called with this constraint; sync() that only takes tokens of the constrained text
     /// back goes on with it, any other sync(), restore() and load() let it begin anew.
     size_t constrained_from = kFromHere;
-    /// Several of one id add up. With a bias the host samples, also where the device could: slower on a GPU.
+    /// Several of one id add up. With more than 1024 the host samples, also where the device could: slower on a GPU.
     std::vector<LogitBias> logit_bias;
 
     friend bool operator==(const Sampling& a, const Sampling& b) {

@@ -131,7 +131,11 @@ std::vector<NamedSampling> samplings() {
     strict.presence_penalty = 0.7f;
     strict.frequency_penalty = 0.3f;
     strict.repeat_penalty = 1.2f;
-    return {{"greedy", {}}, {"temperature 0.7", cool}, {"temperature 1", hot}, {"penalties", strict}};
+    Sampling biased = hot;
+    for (Token id = 0; id < 280; id += 3) biased.logit_bias.push_back({id, static_cast<float>(id % 7) - 3});
+    biased.logit_bias.insert(biased.logit_bias.end(), {{33, 1.5f}, {11, -100}});
+    return {
+        {"greedy", {}}, {"temperature 0.7", cool}, {"temperature 1", hot}, {"penalties", strict}, {"biases", biased}};
 }
 
 /// What of the past is kept, and how; part of what the text depends on.

@@ -68,7 +68,10 @@ TEST_CASE("a constrained text in the device loop is the host's, at every depth a
     Sampling penalties = seeded(all[3], 8);
     penalties.repeat_penalty = 1.3f;
     penalties.min_p = 0.1f;
-    std::vector<Sampling> ways{constrained(all[2]), filtered, seeded(all[0], 3, 1.5f)};
+    Sampling biased = filtered, likely = constrained(all[2]);
+    for (Token id = 0; id < 256; id += 2) biased.logit_bias.push_back({id, id % 3 == 0 ? -1.5f : 0.75f});
+    likely.logit_bias = {{'3', 2}, {'3', 2}, {'r', 4}, {'g', -100}};
+    std::vector<Sampling> ways{constrained(all[2]), filtered, seeded(all[0], 3, 1.5f), biased, likely};
     if (deep()) ways.insert(ways.end(), {penalties, constrained(all[1]), seeded(all[2], 2)});
     for (const Sampling& how : ways) {
         const size_t n = deep() ? 40 : 14;

@@ -5,7 +5,7 @@
 #include "../src/machine/vulkan/loaded_model.h"
 #include "../tools/synthetic_acceptance.h"
 #include "draft_sources.h"
-#include "session_rig.h"
+#include "session_file_rig.h"
 #include "tiny.h"
 
 #include <thread>
@@ -138,6 +138,117 @@ TEST_CASE("lossless drafting in the device loop: drafts made from the text go up
                 }
             }
         }
+    }
+}
+
+namespace test_device_loop {
+
+/// n biases that decide most tokens, several of one id among them.
+Sampling biased(Sampling sampling, size_t n = 200) {
+    Random random(n);
+    for (size_t i = 0; i < n; ++i)
+        sampling.logit_bias.push_back({static_cast<Token>(random.below(kTinyVocab)), random.normal() * 2});
+    return sampling;
+}
+
+}  // namespace test_device_loop
+
+TEST_CASE("biased texts in the device loop are the host's, with the same drafts") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(40, 12);
+    const size_t n_token = deep() ? 40 : 16;
+    const std::vector<Sampling> ways = samplings();
+    for (const uint32_t n_vocab : {0u, 100u}) {  // of the draft head; 0: all
+        SessionOptions o = drafting(0);
+        o.draft.n_vocab = n_vocab;
+        Session host = open(tiny.model, o), looped = open(tiny.model, o);
+        o.run_ahead = 3;
+        Session ahead = open(tiny.model, o);
+        host.impl()->host_only = true;
+        for (const size_t i : {size_t{0}, size_t{1}, size_t{3}}) {  // greedy, filtered, with penalties
+            if (n_vocab != 0 && i != 0 && !deep()) continue;
+            const Sampling sampling = biased(ways[i]);
+            REQUIRE(host.set_draft_depth(0).ok());
+            const std::vector<Token> plain = text(host, prompt, n_token, sampling);
+            CHECK(plain != text(host, prompt, n_token, ways[i]));
+            for (const int depth : {0, 1, 2, 3, 8}) {
+                if (!deep() && depth != 3 && (i != 0 || n_vocab != 0)) continue;
+                CAPTURE(n_vocab);
+                CAPTURE(i);
+                CAPTURE(depth);
+                for (Session* s : {&host, &looped, &ahead}) {
+                    REQUIRE(s->set_draft_depth(depth).ok());
+                    CHECK(text(*s, prompt, n_token, sampling) == plain);
+                }
+                CHECK(looped.impl()->device->same_sampling(sampling));
+                // A draft head of chosen ids has no noise and no penalties on the device.
+                if (n_vocab != 0 && i != 0) continue;
+                for (int k = 0; k < depth; ++k) CHECK(looped.stats().accepted[k] == host.stats().accepted[k]);
+            }
+        }
+    }
+}
+
+TEST_CASE("biased texts in the device loop: drafts know the biases, and drafts from the text are verified with them") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(30, 12);
+    Sampling one;
+    one.logit_bias = {{65, 400}, {65, 500}, {66, 800}};
+    Session session = open(tiny.model, drafting(4, 1));
+    CHECK(text(session, prompt, 20, one) == std::vector<Token>(20, 65));
+    CHECK(session.stats().accepted[3] > 0);
+    CHECK(session.stats().accepted[3] == session.stats().drafted[3]);
+    for (const Sampling& way : {samplings()[0], samplings()[2]}) {
+        const Sampling sampling = biased(way);
+        Session off = open(tiny.model, drafting(kOff));
+        off.impl()->host_only = true;
+        const std::vector<Token> plain = text(off, prompt, 30, sampling);
+        SessionOptions o = drafting(5);
+        o.draft.source = Draft::lookup;
+        Session lookup = open(tiny.model, o);
+        CHECK(text(lookup, prompt, 30, sampling) == plain);
+        lookup.impl()->sources.text.reset(new Teacher(join(prompt, plain), tiny.model.info().n_vocab, 3));
+        CHECK(text(lookup, prompt, 30, sampling) == plain);
+        CHECK(sum(lookup.stats().accepted, kMaxDraft) >= 5);
+    }
+}
+
+TEST_CASE("the device loop takes 1024 biases; with more the host samples the same text") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(20, 8);
+    Session host = open(tiny.model, drafting(kOff)), looped = open(tiny.model, drafting(2, 1));
+    host.impl()->host_only = true;
+    for (const size_t n : {kMaxLoopBias, kMaxLoopBias + 1}) {
+        CAPTURE(n);
+        const Sampling sampling = biased({}, n);
+        CHECK(text(looped, prompt, 10, sampling) == text(host, prompt, 10, sampling));
+        CHECK(looped.impl()->device->same_sampling(sampling) == (n == kMaxLoopBias));
+    }
+}
+
+TEST_CASE("tokens that were sampled ahead with a bias are not given to a caller without it, nor from a file") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(20, 8);
+    const Sampling sampling = biased({});
+    Session off = open(tiny.model, drafting(kOff)), first = open(tiny.model, drafting(kOff, 3));
+    const std::vector<Token> plain = text(off, prompt, 8, sampling);
+    for (const bool file : {false, true}) {
+        CAPTURE(file);
+        CHECK(text(first, prompt, 4, sampling) == std::vector<Token>(plain.begin(), plain.begin() + 4));
+        sync(off, join(prompt, {plain.begin(), plain.begin() + 4}));
+        const std::vector<Token> free = more(off, 4);
+        Session second;
+        const test_session_file::Folder folder;
+        if (file) {
+            REQUIRE(first.save(folder.file().c_str()).ok());
+            second = open(tiny.model, drafting(kOff, 3));
+            REQUIRE(second.load(folder.file().c_str()).ok());
+        }
+        CHECK(more(file ? second : first, 4) == free);
     }
 }
 

@@ -34,7 +34,7 @@ struct Lists {
             pass.n_row = n_row;
             pass.head = pass.largest = true;
             b.tape(pass);
-            b.sample(rig.plan.trunk, n_row, false, false, true);
+            b.sample(rig.plan.trunk, n_row, {}, true);
             b.accept();
         });
     }

@@ -215,6 +215,50 @@ TEST_CASE("a cycle updates positions, drafts and commits without the host") {
     vulkan->finish();
 }
 
+TEST_CASE("biases are added to the logits of their ids in order, also where a draft vocabulary chose the ids") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    {
+        constexpr u32 kVocab = 1501, kLogitRows = 3;
+        Rig rig(*vulkan);
+        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kLogitRows), ids = rig.add(4 * kVocab);
+        rig.take();
+        test::Random random(17);
+        for (const u32 chosen : {0u, 1u}) {
+            SamplePassArgs push{kVocab, 0, kVocab, 0, 0, chosen};
+            rig.begin();
+            rig.run("sample_bias", 256, {}, {step, logits, ids}, push, kLogitRows);
+            rig.end();
+            std::vector<u32> id_of(kVocab);  // of each logit
+            for (u32 i = 0, id = 0; i < kVocab; i++, id++) id_of[i] = chosen ? id += random.below(3) : i;
+            std::copy(id_of.begin(), id_of.end(), rig.at<u32>(ids));
+            for (const u32 n_bias : {0u, 1u, 3u, 256u, 700u, kMaxBias}) {
+                StepState* state = rig.at<StepState>(step);
+                *state = StepState{};
+                state->n_row = kLogitRows;
+                state->sampling.n_bias = n_bias;
+                std::vector<std::pair<u32, float>> bias;  // ids in no vocabulary among them, and several of one id
+                for (u32 i = 0; i < n_bias; i++) bias.push_back({random.below(2 * kVocab), random.normal() * 7});
+                if (n_bias == 3) bias[0].first = bias[1].first = bias[2].first = id_of[kVocab - 1];
+                std::stable_sort(bias.begin(), bias.end(), [](auto& a, auto& b) { return a.first < b.first; });
+                std::memcpy(rig.at<u32>(step) + kBiasWord, bias.data(), n_bias * sizeof bias[0]);
+                std::vector<float> l(kVocab * kLogitRows);
+                for (float& x : l) x = random.normal() * 3;
+                l[5] = -INFINITY;
+                rig.put(logits, l);
+                rig.go();
+                for (u32 r = 0; r < kLogitRows; r++)
+                    for (const auto& [id, value] : bias) {
+                        const auto at = std::lower_bound(id_of.begin(), id_of.end(), id);
+                        if (at != id_of.end() && *at == id) l[r * kVocab + u32(at - id_of.begin())] += value;
+                    }
+                CHECK(std::equal(l.begin(), l.end(), rig.at<float>(logits)));
+            }
+        }
+    }
+    vulkan->finish();
+}
+
 TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temperature, keyed noise") {
     u32 known[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
     philox(known, 0xa4093822, 0x299f31d0);

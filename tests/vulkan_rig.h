@@ -13,7 +13,7 @@
 namespace test {
 
 /// Bytes of a context's step buffer.
-constexpr size_t kStepBytes = 4 * (auspex::detail::args::kHistoryWord + auspex::detail::args::kHistory);
+constexpr size_t kStepBytes = 4 * auspex::detail::args::kAllowedWord;
 
 /// Buffers the host sees, kernels by name, one recording at a time.
 struct Rig {

@@ -4,8 +4,8 @@
 // DeviceDecoder the device does all that; the host queues cycles, with drafts that need only the text, and reads
 // tokens.
 //
-// The rule: the device decodes if its context has a device loop, unless the sampling has a logit_bias. Otherwise the
-// host decodes.
+// The rule: the device decodes if its context has a device loop, unless the sampling has more than kMaxLoopBias biases.
+// Otherwise the host decodes.
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
 #pragma once

@@ -255,7 +255,7 @@ Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
         AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
     const size_t size = timeline.size();
-    const bool on_device = decodes_on_device() && sampling.logit_bias.empty();
+    const bool on_device = decodes_on_device() && sampling.logit_bias.size() <= detail::kMaxLoopBias;
     if (!on_device) AUSPEX_TRY(drain());    // the host's steps end the device loop
     if (timeline.size() > size) return {};  // it had tokens queued
     if (timeline.n_row() < size) return on_device ? device->next(sampling) : host->next(sampling);

@@ -5,6 +5,7 @@
 #include "file_parts.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -200,7 +201,8 @@ class FileSaver {
     Status write_text(StateWriter& to) {
         const Span<const Token> tokens = s_.timeline.tokens();
         TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
-        const Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
+        Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
+        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // a file holds no biases: it equals no sampling then
         std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
         AUSPEX_TRY(to.write(&head, sizeof head));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));

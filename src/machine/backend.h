@@ -80,10 +80,13 @@ constexpr uint32_t kMaxQueued = 8;
 constexpr float kMinTemperature = 1e-30f;
 inline bool is_greedy(const Sampling& s) { return !(s.temperature >= kMinTemperature); }
 
+/// The most biases with which the device decode loop samples.
+constexpr size_t kMaxLoopBias = 1024;
+
 /// How the device decode loop begins.
 struct LoopStart {
     Span<const Token> history;  ///< every token; rows of all but the last have been run. Read by start() only
-    Sampling sampling;          ///< as Sampler::sample takes it
+    Sampling sampling;          ///< as Sampler::sample takes it; at most kMaxLoopBias biases
     Span<const Token> stop;     ///< ids that end the text, at most 16; each is emitted, then `done`
     uint32_t limit = 0;         ///< no token is sampled for a position from here on, at most n_context
     /// Rows at the end of the history (before its last token) that the MTP cache does not hold yet,

@@ -57,7 +57,7 @@ const Matrix& ListBuilder::matrix_of(const Node& d) const {
 }
 
 uint32_t ListBuilder::n_vocab_of(const Tape& tape) const {
-    return &tape != &plan_.trunk && buffers_.draft.n_id != 0 ? buffers_.draft.n_id : plan_.n_vocab;
+    return has_chosen_ids(tape) ? buffers_.draft.n_id : plan_.n_vocab;
 }
 
 void ListBuilder::product(const Node& d, const ProductArgs& p) {

@@ -144,18 +144,25 @@ void ListBuilder::sample_noisy(const Tape& tape, const args::SamplePassArgs& a, 
              {n}, "sample");
 }
 
-void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
+void ListBuilder::sample(const Tape& tape, uint32_t n, SampleMode mode, bool largest) {
     args::SamplePassArgs a = sample_args(tape);
     if (largest) {
         a.n_part = n_largest_;
         return sample_final(a, n);
     }
-    if (penalties) {
+    if (mode.bias) {
+        args::SamplePassArgs biased = a;
+        biased.chosen = has_chosen_ids(tape);
+        const Region& ids = has_chosen_ids(tape) ? buffers_.draft.ids : buffers_.step;
+        uses({{id(kStep)}, {tape.logits}});
+        dispatch(key_of("sample_bias", 256), {buffers_.step, buffers_.row[tape.logits], ids}, biased, {n}, "sample");
+    }
+    if (mode.penalties) {
         uses({{id(kStep)}, {tape.logits}});
         dispatch(key_of("sample_penalty", 256), {buffers_.step, buffers_.row[tape.logits]}, a, {n}, "sample");
     }
     sample_largest(tape, a, n);
-    if (noise)
+    if (mode.noise)
         sample_noisy(tape, a, n, args::kSampleAll);
     else
         sample_final(a, n);
@@ -170,7 +177,7 @@ void ListBuilder::resample(const Tape& tape, uint32_t row, bool noise) {
         dispatch(key_of("step_resample", 256), {buffers_.step, buffers_.allowed, buffers_.ring}, r, {}, "step");
     };
     step();
-    if (noise) {  // of what the filters keep of all ids; penalties are in the logits already
+    if (noise) {  // of what the filters keep of all ids; biases and penalties are in the logits already
         sample_largest(tape, a, 1);
         sample_noisy(tape, a, 1, args::kSampleAllowed);
     }

@@ -98,16 +98,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
         std::vector<Commands> parts;
         double part_us = 0;  ///< measured mean of a part; 0: not yet
     };
-    /// How a cycle samples.
-    struct SampleMode {
-        bool noise = false, penalties = false;
-        uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u); }
-        static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
-    };
 
     explicit VulkanContext(std::shared_ptr<const VulkanModel> model) : model_(std::move(model)) {}
     Status take_memory(const ContextOptions& options);
     // recordings.cpp
+    SampleMode draft_mode(uint32_t bits) const;
     void append(ListBuilder& b, const RecordingKey& key) const;
     void append_drafts(ListBuilder& b, const RecordingKey& key) const;
     void append_verify(ListBuilder& b, const RecordingKey& key) const;
@@ -126,6 +121,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
     Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
+    Status send_bias(const std::vector<LogitBias>& bias);
     /// The next host request, zeroed; its tokens follow it in memory. Waits until the device is done with its last use.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
@@ -197,7 +193,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
         bool cold = false;        ///< something was recorded while it was in flight
     };
     bool loop_started_ = false, first_ = false;
-    SampleMode mode_;
+    SampleMode mode_;                 ///< of its cycles
     uint32_t first_request_[2] = {};  ///< of the first cycle: MTP pass, trunk pass
     uint32_t position_ = 0, limit_ = 0, n_mtp_row_ = 0;
     uint32_t n_before_ = 0;        ///< rows of the trunk pass queued last

@@ -4,6 +4,8 @@
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -11,8 +13,8 @@ namespace detail {
 namespace vk {
 namespace device_loop_impl {
 
-/// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed and
-/// what the host sees to: the constraint, and logit_bias, with which this loop does not run.
+/// Copies what AUSPEX_SAMPLING of shaders/args.h lists, and counts the biases. Does not compile unless that is every
+/// field but the seed and what the host sees to: the constraint.
 args::SampleArgs sample_args(const Sampling& s) {
 #define AUSPEX_NAME(type, name) name,
     const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from, logit_bias] = s;
@@ -24,6 +26,7 @@ args::SampleArgs sample_args(const Sampling& s) {
     if (is_greedy(s)) a.temperature = 0;
     a.seed_lo = static_cast<uint32_t>(seed);
     a.seed_hi = static_cast<uint32_t>(seed >> 32);
+    a.n_bias = static_cast<uint32_t>(logit_bias.size());
     return a;
 }
 
@@ -37,6 +40,8 @@ Status VulkanContext::start(const LoopStart& d) {
     if (d.limit <= n || d.limit > options_.n_context)
         return fail(Code::bad_argument, "limit is ", d.limit, ", expected ", n + 1, "..", options_.n_context);
     if (d.stop.size() > 16) return fail(Code::bad_argument, d.stop.size(), " stop ids, expected at most 16");
+    if (d.sampling.logit_bias.size() > kMaxLoopBias)
+        return fail(Code::bad_argument, d.sampling.logit_bias.size(), " biases, expected at most ", kMaxLoopBias);
     if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1)
         return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ",
                     std::min<uint64_t>(kMaxTentative, n - 1));
@@ -52,14 +57,16 @@ Status VulkanContext::start(const LoopStart& d) {
     mode_.penalties =
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
+    mode_.bias = !d.sampling.logit_bias.empty();
     if (max_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
         AUSPEX_TRY(prepare(max_drafts_));  // another way to sample
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
-    // Requests: what the penalties look back on; the MTP pass; the trunk pass, completed by queue().
+    // Requests: biases; what the penalties look back on; the MTP pass; the trunk pass, completed by queue().
     args::StepRequest* r = nullptr;
     uint32_t index = 0;
+    if (mode_.bias) AUSPEX_TRY(send_bias(d.sampling.logit_bias));
     if (mode_.penalties) {
         const uint32_t k = std::min<uint32_t>(std::min(d.sampling.penalty_window, 4096u), position_ + 1);
         Recording* open = nullptr;
@@ -101,6 +108,31 @@ Status VulkanContext::start(const LoopStart& d) {
     const Token token = d.history[position_];
     std::memcpy(r + 1, &token, sizeof token);
     return {};
+}
+
+/// Biases in the order of the step buffer.
+Status VulkanContext::send_bias(const std::vector<LogitBias>& bias) {
+    static_assert(kMaxLoopBias == args::kMaxBias, "backend.h and the shaders agree");
+    std::array<uint16_t, kMaxLoopBias> order;
+    const auto end = order.begin() + static_cast<std::ptrdiff_t>(bias.size());
+    std::iota(order.begin(), end, uint16_t{0});
+    std::sort(order.begin(), end,
+              [&](uint16_t a, uint16_t b) { return bias[a].id != bias[b].id ? bias[a].id < bias[b].id : a < b; });
+    args::StepRequest* r = nullptr;
+    Recording* open = nullptr;
+    uint32_t index = 0;
+    AUSPEX_TRY(take_request(&index).get(r));
+    AUSPEX_TRY(open_recording(index).get(open));
+    r->flags = args::kRequestBias;
+    r->n_id = static_cast<uint32_t>(2 * bias.size());
+    auto* to = reinterpret_cast<std::byte*>(r + 1);
+    for (auto i = order.begin(); i != end; ++i) {
+        const LogitBias& b = bias[*i];
+        std::memcpy(to, &b.id, sizeof b.id);
+        std::memcpy(to + sizeof b.id, &b.bias, sizeof b.bias);
+        to += sizeof b.id + sizeof b.bias;
+    }
+    return submit({open});
 }
 
 /// The first cycle after start(): both passes are opened by the host's requests.

@@ -23,6 +23,15 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
+/// How a pass samples.
+struct SampleMode {
+    bool noise = false, penalties = false, bias = false;
+    uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u) | (bias ? 4u : 0u); }
+    static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}; }
+    /// The token is that of the largest logit as the head computes it.
+    bool plain() const { return bits() == 0; }
+};
+
 /// The rows of a pass over a tape, and the kind of kernels that run them.
 struct Pass {
     const Tape* tape = nullptr;
@@ -67,7 +76,7 @@ class ListBuilder {
     /// The ids that sample() chose for n rows, to the memory of the host's logits.
     void sampled_to_host(uint32_t n);
     /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left the largest.
-    void sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
+    void sample(const Tape& tape, uint32_t n, SampleMode mode, bool largest = false);
     void accept();
     /// Samples row `row` of the trunk pass before from what buffers.allowed holds, and ends the pass there.
     void resample(const Tape& tape, uint32_t row, bool noise);
@@ -148,6 +157,8 @@ class ListBuilder {
 
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
+    /// Its logits belong to the ids of the draft vocabulary.
+    bool has_chosen_ids(const Tape& tape) const { return &tape != &plan_.trunk && buffers_.draft.n_id != 0; }
     uint32_t n_vocab_of(const Tape& tape) const;
     uint32_t width(SlotId slot) const { return static_cast<uint32_t>(plan_.slot(slot).width()); }
     uint32_t stride(SlotId slot) const { return row_stride(plan_, slot); }

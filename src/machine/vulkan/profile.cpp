@@ -47,7 +47,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
                        pass.wide = !step.tentative;
                        pass.head = pass.largest = step.tentative;
                        b.tape(pass);
-                       if (step.tentative) b.sample(plan.trunk, n_row, false, false, true);
+                       if (step.tentative) b.sample(plan.trunk, n_row, {}, true);
                    })
                    .get(list));
     Pipelines& pipelines = *model_->device->pipelines;

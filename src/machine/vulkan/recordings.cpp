@@ -49,13 +49,18 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
     }
 }
 
+/// How drafts are sampled. Noise belongs to ids: an index into a draft vocabulary would get another id's, so the
+/// likeliest is drafted, without penalties.
+SampleMode VulkanContext::draft_mode(uint32_t bits) const {
+    SampleMode mode = SampleMode::of(bits);
+    if (buffers_.draft.n_id != 0) mode.noise = mode.penalties = false;
+    return mode;
+}
+
 void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const {
     const Plan& plan = *model_->plan;
     const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
-    const SampleMode mode = SampleMode::of(key.mode);
-    // Noise belongs to ids: an index into a draft vocabulary would get another id's, so the likeliest is drafted.
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0,
-               largest = !noise && !penalties;
+    const SampleMode mode = draft_mode(key.mode);
     /// The rows that became history, for a block that does not guess from them.
     auto fill = [&](uint32_t block) {
         Pass pass;
@@ -73,7 +78,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
         const Tape& tape = plan.mtp[block];
         Pass pass;
         pass.tape = &tape;
-        pass.largest = largest;
+        pass.largest = mode.plain();
         if (depth == 1) {  // the rows that became history
             pass.n_row = key.n;
         } else if (block == before) {  // the guess before this one
@@ -86,8 +91,8 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
         }
         pass.head = pass.n_row == 1;
         b.tape(pass);
-        if (!pass.head) b.head(tape, 1, ListBuilder::HeadRows::normed, largest);
-        b.sample(tape, 1, noise, penalties, largest);
+        if (!pass.head) b.head(tape, 1, ListBuilder::HeadRows::normed, pass.largest);
+        b.sample(tape, 1, mode, pass.largest);
         b.mtp_next(tape, depth - 1);
         if (depth < key.n_draft && depth < n_block) b.keep_guess(tape, depth - 1);
     }
@@ -101,23 +106,22 @@ void VulkanContext::append_verify(ListBuilder& b, const RecordingKey& key) const
     pass.tape = &trunk;
     pass.n_row = key.n;
     pass.head = true;
-    pass.largest = !mode.noise && !mode.penalties;
+    pass.largest = mode.plain();
     b.tape(pass);
     if (key.keep) b.keep(key.n);
-    b.sample(trunk, key.n, mode.noise, mode.penalties, pass.largest);
+    b.sample(trunk, key.n, mode, pass.largest);
     b.accept();
 }
 
 void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) const {
-    const SampleMode mode = SampleMode::of(key.mode);
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
+    const SampleMode mode = draft_mode(key.mode);
     Pass pass;
     pass.tape = &model_->plan->mtp[0];
     pass.n_row = key.n;
     pass.head = true;
-    pass.largest = !noise && !penalties;
+    pass.largest = mode.plain();
     b.tape(pass);
-    b.sample(*pass.tape, key.n, noise, penalties, pass.largest);
+    b.sample(*pass.tape, key.n, mode, pass.largest);
     b.sampled_to_host(key.n);
 }
 
