@@ -36,6 +36,7 @@ try {
   await page.emulateMediaFeatures([{name: 'prefers-color-scheme', value: 'light'}]);
   await page.goto(url);
   await page.waitForFunction(() => document.getElementById('model').textContent !== '-');
+  await shot('empty');
   assert.equal(await page.$eval(':focus', e => e.id), 'say');  // keyboard: ready to write
 
   await say('plain');
@@ -49,7 +50,7 @@ try {
   assert.match(await page.$eval('#why', e => e.textContent), /rows/);
 
   await say('more');
-  assert.match((await texts())[3][1], /A table/);
+  assert.match((await texts())[3][1], /Rows\n\u2022 bold, code and 2 \* 3 \* 4\n\nA table:\nfor row in rows:\n    print/);
   await press('Edit message 3');
   await page.waitForSelector('textarea[aria-label="Edited message"]');
   await page.keyboard.down('Control');
@@ -65,6 +66,8 @@ try {
   assert.match((await texts())[3][1], /A table/);
   await shot('light');
 
+  await page.setViewport({width: 1280, height: 800});
+  await shot('wide');
   await page.emulateMediaFeatures([{name: 'prefers-color-scheme', value: 'dark'}]);
   await shot('dark');
   await page.setViewport({width: 360, height: 740});
@@ -75,6 +78,11 @@ try {
   await page.type('#say', 'endless');
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.querySelectorAll('#messages li')[1]?.innerText.length > 60);
+  assert.match(await page.$eval('#rate', e => e.textContent), /^\d/, 'the speed while it writes');
+  await page.waitForFunction(() => document.querySelectorAll('#messages li')[1].innerText.length > 2000);
+  await page.screenshot({path: `${folder}/writing.png`});
+  const end = await page.$eval('#form', e => e.getBoundingClientRect().bottom);
+  assert.ok(end > 640 && end <= 741, `the form is at ${end}, not at the end of the screen`);
   await page.keyboard.press('Escape');
   await idle();
   assert.ok((await texts())[1][1].length < 10000, 'stop does not end the reply');

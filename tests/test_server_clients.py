@@ -56,7 +56,8 @@ class Page(BaseServer):
     OPTIONS = ("--ctx", "8192", "--temp", "0")
     SCRIPT = {
         "plain": "Short thought.\n</think>\n\nHello, world.",
-        "more": "</think>\n\nA table:\n```python\nfor row in rows:\n    print(row)\n```\nThat was it.",
+        "more": "</think>\n\n## Rows\n- **bold**, `code` and 2 * 3 * 4\n\nA table:\n"
+                "```python\nfor row in rows:\n    print(row)\n```\nThat was it.",
         "endless": "</think>\n\n" + "on and " * 3000,
     }
 
