@@ -29,6 +29,15 @@ async function openai() {
     assert.equal(await stream.finalContent(), 'Hello, world.');
     assert.ok((await stream.totalUsage()).completion_tokens > 0);
   };
+  checks['thinking, streamed'] = async () => {
+    let thinking = '', text = '';
+    for await (const chunk of await api.chat.completions.create({...ask('plain'), stream: true}))
+      for (const {delta} of chunk.choices) {
+        thinking += delta.reasoning_content ?? '';
+        text += delta.content ?? '';
+      }
+    assert.deepEqual([thinking, text], ['Short thought.', 'Hello, world.']);
+  };
   checks['two parallel calls, streamed'] = async () => {
     const done = await api.chat.completions.stream(ask('two calls')).finalChatCompletion();
     assert.equal(done.choices[0].finish_reason, 'tool_calls');
@@ -71,7 +80,16 @@ async function openai() {
     for await (const event of stream) types.add(event.type);
     assert.equal((await stream.finalResponse()).output_text, 'Hello, world.');
     for (const type of ['response.created', 'response.output_item.added', 'response.content_part.added',
-                        'response.output_text.delta', 'response.completed']) assert.ok(types.has(type), type);
+                        'response.reasoning_text.delta', 'response.output_text.delta', 'response.completed'])
+      assert.ok(types.has(type), type);
+  };
+  checks['responses, calls streamed'] = async () => {
+    const tools = [{type: 'function', name: 'bash', description: 'Runs a command', parameters, strict: false}];
+    for (const [input, wanted] of [['two calls', twoCalls], ['no arguments', [['bash', {}]]]]) {
+      const {output} = await api.responses.stream({model, input, tools}).finalResponse();
+      const calls = output.filter(i => i.type === 'function_call');
+      assert.deepEqual(calls.map(c => [c.name, JSON.parse(c.arguments)]), wanted);
+    }
   };
   checks['json_schema'] = async () => {
     const schema = {type: 'object', properties: {ok: {type: 'boolean'}}, required: ['ok'], additionalProperties: false};
@@ -100,6 +118,7 @@ async function anthropic() {
     const stream = api.messages.stream(ask('plain'));
     assert.equal(await stream.finalText(), 'Hello, world.');
     const message = await stream.finalMessage();
+    assert.deepEqual(message.content.map(b => b.thinking ?? b.text), ['Short thought.', 'Hello, world.']);
     assert.ok(message.usage.output_tokens > 0 && message.usage.input_tokens > 0);
   };
   checks['two parallel calls, streamed'] = async () => {
@@ -133,16 +152,22 @@ async function langchain() {
   const {ChatOpenAI} = await import('@langchain/openai');
   const model = new ChatOpenAI({model: 'demo', apiKey: 'x', configuration: {baseURL: url + '/v1'}});
   checks['invoke'] = async () => assert.equal((await model.invoke('plain')).content, 'Hello, world.');
+  const streamed = async (from, text) => {
+    let all;
+    for await (const chunk of await from.stream(text)) all = all ? all.concat(chunk) : chunk;
+    return all;
+  };
   checks['stream'] = async () => {
-    let text = '';
-    for await (const chunk of await model.stream('plain')) text += chunk.content;
-    assert.equal(text, 'Hello, world.');
+    const r = await streamed(model, 'plain');
+    assert.deepEqual([r.content, r.additional_kwargs.reasoning_content], ['Hello, world.', 'Short thought.']);
   };
   checks['calls'] = async () => {
     const tool = {type: 'function', function: {name: 'bash', description: 'Runs a command', parameters}};
-    const r = await model.bindTools([tool]).invoke('two calls');
-    assert.deepEqual(r.tool_calls.map(c => [c.name, c.args]), twoCalls);
-    assert.deepEqual((await model.bindTools([tool]).invoke('no arguments')).tool_calls.map(c => c.args), [{}]);
+    const bound = model.bindTools([tool]);
+    for (const ask of [text => bound.invoke(text), text => streamed(bound, text)]) {
+      assert.deepEqual((await ask('two calls')).tool_calls.map(c => [c.name, c.args]), twoCalls);
+      assert.deepEqual((await ask('no arguments')).tool_calls.map(c => c.args), [{}]);
+    }
   };
 }
 
@@ -156,7 +181,7 @@ async function ai() {
   };
   checks['stream'] = async () => {
     const r = streamText({model, prompt: 'plain'});
-    assert.equal(await r.text, 'Hello, world.');
+    assert.deepEqual([await r.text, await r.reasoningText], ['Hello, world.', 'Short thought.']);
     assert.ok((await r.usage).inputTokens > 0);
   };
   checks['calls, streamed'] = async () => {
@@ -171,17 +196,30 @@ async function ai() {
 async function agents() {
   const {Agent, OpenAIProvider, Runner, setTracingDisabled, tool} = await import('@openai/agents');
   setTracingDisabled(true);
+  const run = async (useResponses, stream, text, wanted) => {
+    const asked = [];
+    const bash = tool({
+      name: 'bash', description: 'Runs a command', strict: false,
+      parameters: {...parameters, additionalProperties: true},
+      execute: a => { asked.push(a); return 'the output'; }});
+    const runner = new Runner({modelProvider: new OpenAIProvider({baseURL: url + '/v1', apiKey: 'x', useResponses})});
+    const agent = new Agent({name: 'a', instructions: 'Be brief.', model: 'demo', tools: [bash]});
+    const r = await runner.run(agent, text, {stream});
+    let said = '';
+    if (stream) {
+      for await (const piece of r.toTextStream()) said += piece;
+      await r.completed;
+      assert.ok(said.endsWith('It printed the output.'), said);
+    }
+    assert.deepEqual([r.finalOutput, asked], ['It printed the output.', wanted]);
+  };
   for (const useResponses of [false, true])
-    checks[useResponses ? 'run by responses' : 'run by chat completions'] = async () => {
-      const asked = [];
-      const bash = tool({
-        name: 'bash', description: 'Runs a command', strict: false,
-        parameters: {...parameters, additionalProperties: true},
-        execute: a => { asked.push(a.command); return 'the output'; }});
-      const runner = new Runner({modelProvider: new OpenAIProvider({baseURL: url + '/v1', apiKey: 'x', useResponses})});
-      const r = await runner.run(new Agent({name: 'a', instructions: 'Be brief.', model: 'demo', tools: [bash]}), 'run it');
-      assert.deepEqual([r.finalOutput, asked], ['It printed the output.', ['echo hi']]);
-    };
+    for (const stream of [false, true])
+      checks[(useResponses ? 'responses' : 'chat completions') + (stream ? ', streamed' : '')] = async () => {
+        await run(useResponses, stream, 'run it', [{command: 'echo hi'}]);
+        await run(useResponses, stream, 'two calls', twoCalls.map(c => c[1]));
+        await run(useResponses, stream, 'no arguments', [{}]);
+      };
 }
 
 await ({openai, anthropic, langchain, ai, agents})[client]();

@@ -148,13 +148,14 @@ def call(name, **arguments):
 class BaseServer(unittest.TestCase):
     """One server for all tests of a class, on the demo model. With SCRIPT on the model with tools."""
     OPTIONS = ("--ctx", "2048", "--temp", "0")
+    MODEL = DEMO
     SCRIPT = None
 
     @classmethod
     def setUpClass(cls):
         cls.files = []
         options = list(cls.OPTIONS)
-        model = DEMO
+        model = cls.MODEL
         if cls.SCRIPT is not None:
             model = tool_model()
             cls.files = [model, script_file(cls.SCRIPT)]

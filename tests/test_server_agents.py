@@ -1,6 +1,7 @@
 """Whole agents from npm against the server: each runs a task of five tool rounds in an empty folder. See server_rig.py.
 
-Deep mode only: an agent sends 10 000 to 30 000 tokens. Skipped by name where node or the registry is away.
+pi in every run; the others in deep mode, because they send 10 000 to 30 000 tokens. Skipped by name where node or the
+registry is away.
 """
 import json
 import os
@@ -15,6 +16,9 @@ from server_rig import Server, call, script_file, tool_model
 DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
 N_ROUND = 5
 TASK = "Count the rounds."
+deep = unittest.skipUnless(DEEP, "agents with long prompts run in deep mode")
+
+
 def rounds(tool, name, **more):
     """A script of five calls, each of which follows the output of the one before."""
     def reply(i):
@@ -25,7 +29,6 @@ def rounds(tool, name, **more):
     return script
 
 
-@unittest.skipUnless(DEEP, "agents run in deep mode")
 class Agents(unittest.TestCase):
     def run_agent(self, package, script, arguments, files=(), **environment):
         """files: {path in the home folder: text}; $URL stands for the server's in them and in the environment."""
@@ -70,6 +73,7 @@ class Agents(unittest.TestCase):
                        ["pi", "--provider", "local", "--model", "demo", "-p", TASK],
                        {".pi/agent/models.json": json.dumps(models)})
 
+    @deep
     def test_codex(self):
         config = ('model = "demo"\nmodel_provider = "local"\n[model_providers.local]\nname = "local"\n'
                   'base_url = "$URL/v1"\nwire_api = "responses"\nenv_key = "K"\n')
@@ -77,6 +81,7 @@ class Agents(unittest.TestCase):
                        ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK],
                        {".codex/config.toml": config}, K="x")
 
+    @deep
     def test_opencode(self):
         config = {"provider": {"local": {"npm": "@ai-sdk/openai-compatible", "name": "local",
                                          "options": {"baseURL": "$URL/v1", "apiKey": "x"},
@@ -85,12 +90,14 @@ class Agents(unittest.TestCase):
                        ["opencode", "run", "-m", "local/demo", TASK],
                        {".config/opencode/opencode.json": json.dumps(config)})
 
+    @deep
     def test_qwen_code(self):
         self.run_agent("@qwen-code/qwen-code@0.15.10",
                        rounds("run_shell_command", "command", description="Counts", is_background="false"),
                        ["qwen", "--yolo", "-p", TASK],
                        OPENAI_API_KEY="x", OPENAI_BASE_URL="$URL/v1", OPENAI_MODEL="demo")
 
+    @deep
     def test_continue(self):
         config = ('name: local\nversion: 1.0.0\nschema: v1\nmodels:\n  - name: demo\n    provider: openai\n'
                   '    model: any\n    apiBase: $URL/v1\n    apiKey: x\n    roles: [chat]\n')
@@ -98,6 +105,7 @@ class Agents(unittest.TestCase):
                        ["cn", "--auto", "-p", TASK], {".continue/config.yaml": config},
                        CONTINUE_TELEMETRY_ENABLED="0", CONTINUE_ALLOW_ANONYMOUS_TELEMETRY="0")
 
+    @deep
     def test_claude_code(self):
         self.run_agent("@anthropic-ai/claude-code@2.1.197", rounds("Bash", "command", description="Counts"),
                        ["claude", "-p", TASK, "--model", "demo", "--allowedTools", "Bash"],

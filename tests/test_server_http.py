@@ -5,11 +5,13 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 
 from server_rig import SERVER, BaseServer, Server
-from test_cli import BINARY, DEMO
+from test_cli import BINARY, DEMO, QWEN36, REPO
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
@@ -70,6 +72,7 @@ class Information(BaseServer):
     def test_unknown_paths_and_methods(self):
         self.refused(404, "not_found_error", self.server.get("/v1/nothing"), "/v1/nothing")
         self.assertEqual(self.server.request("PUT", CHAT, b"").headers["allow"], "POST")
+        self.refused(404, "not_found_error", self.server.get("/api/tags"), "Ollama", "/v1")
         self.refused(501, "not_supported_error", self.server.post("/v1/embeddings", {}))
         for path in ("/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/v1/models/../../x", "/%00",
                      "/index.html%00.js", "/v1/models/%0d%0aX:y", "/" + "a" * 1000, "/%ff%fe", "/slots/0/../1"):
@@ -166,16 +169,44 @@ class Access(unittest.TestCase):
         self.assertIn(str(port), r.stderr.decode())
 
 
+class Template(BaseServer):
+    """tools/gguf_template.py"""
+
+    def test_a_model_with_another_template(self):
+        tool = [sys.executable, os.path.join(REPO, "tools", "gguf_template.py")]
+        with tempfile.TemporaryDirectory() as folder:
+            model, template = os.path.join(folder, "other.gguf"), os.path.join(folder, "template")
+            with open(template, "w") as f:
+                f.write(QWEN36)
+            subprocess.run([*tool, DEMO, model, template], check=True, timeout=60)
+            other = Server("--ctx", 2048, "--temp", 0, model=model)
+            try:
+                self.assertEqual(other.get("/props").json["chat_template"], QWEN36)
+                text = {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 20}
+                self.assertEqual(other.post("/v1/completions", text).json["choices"],
+                                 self.ok(self.server.post("/v1/completions", text))["choices"])
+            finally:
+                self.assertEqual(other.stop()[0], 0)
+            r = subprocess.run([*tool, template, model, template], capture_output=True, timeout=60)
+            self.assertEqual((r.returncode, b"no GGUF" in r.stderr), (1, True), r.stderr)
+
+
 class BadInput(BaseServer):
     OPTIONS = ("--ctx", "256", "--temp", "0", "--max-body", "1M")
 
-    def bodies(self):
+    def no_objects(self):
+        """What no endpoint can take for a request: nothing that is JSON, or no object."""
         good = json.dumps(HELLO)
         yield from (good[:n] for n in range(0, len(good), 3))  # cut short
         yield from ("[" * 100000, '{"a":' * 100000, '{"messages":' + "[" * 100000 + "]" * 100000 + "}", "null", "[]",
                     "3", '"text"', "NaN", '{"temperature": NaN}', '{"messages": Infinity}', "{'a': 1}", "\x00",
                     '{"messages": "\\ud800"}', '{"messages": "\\udc00\\ud800"}', '{"a": 1}{"b": 2}',
-                    '{"n": 1e999, "messages": []}', "\ufeff\ufeff{}", "{\"a\": \"\x01\"}")
+                    '{"n": 1e999, "messages": []}', "\ufeff\ufeff{}", "{\"a\": \"\x01\"}", '{"a": 1,}', '{"a" 1}',
+                    "{a: 1}", '{"a": 01}', '{"a": .5}', '{"a": +1}', '{"a": "\\x41"}', '{"a": "\\u12"}', "<html>",
+                    "a=1&b=2", "// x\n{}", '{"a": tru}', '{"a": "b}', good + "]", '"\ud800"')
+
+    def bodies(self):
+        yield from self.no_objects()
         message = [{"role": "user", "content": "x"}]
         for wrong in ("x", 3, {}, None, [3], [None], [{}], [{"role": 3}], [{"role": "user", "content": 3}],
                       [{"role": "robot", "content": "x"}], [{"role": "user", "content": [3]}], [[]],
@@ -194,13 +225,24 @@ class BadInput(BaseServer):
 
     def test_malformed_bodies(self):
         bodies = list(self.bodies())
-        self.assertGreater(len(bodies), 70)
+        self.assertGreaterEqual(len(bodies), 100)
         for body in bodies:
             self.refused(400, "invalid_request_error", self.server.post(CHAT, body))
         self.ok(self.server.post(CHAT, HELLO))
 
+    def test_malformed_bodies_elsewhere(self):
+        for path in ("/v1/completions", "/completion", "/v1/responses", "/v1/responses/input_tokens", "/v1/messages",
+                     "/v1/messages/count_tokens", CHAT + "/input_tokens", "/tokenize", "/detokenize",
+                     "/apply-template"):
+            for body in self.no_objects():
+                answer = self.server.post(path, body)
+                self.assertEqual(answer.status, 400, (path, body[:60], answer.body))
+                self.assertEqual(answer.json["error"]["type"], "invalid_request_error")
+        self.ok(self.server.post(CHAT, HELLO))
+
     def test_the_error_names_the_place(self):
-        for body, words in (('{"messages": [}', ("not JSON", "byte 15")),
+        for body, words in (('{"messages": [}', ("not JSON", "byte 15")), ("", ("body is empty",)),
+                            ('{"messages": []}', ("no message",)),
                             ('{"messages": 3}', ("messages is 3", "a list")),
                             (json.dumps({**HELLO, "temperature": "hot"}), ("temperature is a string", "number")),
                             ('{"messages": [{"role": "user", "content": 5}]}', ("messages[0].content is 5",))):

@@ -1,6 +1,7 @@
 """Many clients that come, go and leave in the middle: nothing may leak, stick or mix. See server_rig.py.
 
-10 000 requests from 50 clients with AUSPEX_TEST_DEEP=1, a few hundred otherwise.
+10 000 requests from 50 clients with AUSPEX_TEST_DEEP=1, a few hundred otherwise. AUSPEX_LOAD_MODEL names another model
+than the demo model: a tiny one where sanitizers make all of it slow.
 """
 import json
 import os
@@ -12,6 +13,7 @@ import time
 import unittest
 
 from server_rig import SERVER, BaseServer
+from test_cli import DEMO
 
 DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
 N_REQUEST, N_CLIENT = (10000, 50) if DEEP else (400, 20)
@@ -22,6 +24,7 @@ QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6}
 
 class Load(BaseServer):
     OPTIONS = ("--ctx", "1024", "--temp", "0", "--queue", "1000", "--cache", "16M")
+    MODEL = os.environ.get("AUSPEX_LOAD_MODEL") or DEMO
 
     def payload(self, rng):
         """The bytes of a request, good or bad."""

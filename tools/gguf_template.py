@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Copies a GGUF file with another chat template: for models whose file has none, and for trying a template.
+
+  tools/gguf_template.py MODEL.gguf OUT.gguf TEMPLATE.jinja
+
+Python's standard library only.
+"""
+import argparse
+import shutil
+import struct
+import sys
+
+KEY = b"tokenizer.chat_template"
+STRING, ARRAY = 8, 9
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of the types with a fixed one
+
+
+class Reader:
+    """Reads the head of a file and knows which bytes it has read."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def number(self, form):
+        data = self.file.read(struct.calcsize(form))
+        if len(data) < struct.calcsize(form):
+            raise ValueError("the file ends within its head")
+        return struct.unpack("<" + form, data)[0]
+
+    def text(self):
+        return self.file.read(self.number("Q"))
+
+    def skip(self, kind):
+        """A value of this type. Returns it if it is a number of four bytes."""
+        if kind == STRING:
+            self.file.seek(self.number("Q"), 1)
+        elif kind == ARRAY:
+            inner, n = self.number("I"), self.number("Q")
+            if inner in SIZES:
+                self.file.seek(n * SIZES[inner], 1)
+            else:
+                for _ in range(n):
+                    self.skip(inner)
+        elif SIZES[kind] == 4:
+            return self.number("I")
+        else:
+            self.file.seek(SIZES[kind], 1)
+        return None
+
+
+def split(file):
+    """(number of tensors, [entry], tensor infos, alignment) of a file; an entry is (key, its bytes)."""
+    reader = Reader(file)
+    if file.read(4) != b"GGUF" or reader.number("I") not in (2, 3):
+        raise ValueError("this is no GGUF file of version 2 or 3")
+    n_tensor, n_entry = reader.number("Q"), reader.number("Q")
+    alignment, entries = 32, []
+    for _ in range(n_entry):
+        start = file.tell()
+        key = reader.text()
+        value = reader.skip(reader.number("I"))
+        if key == b"general.alignment":
+            alignment = value
+        end = file.tell()
+        file.seek(start)
+        entries.append((key, file.read(end - start)))
+    start = file.tell()
+    for _ in range(n_tensor):
+        reader.text()
+        file.seek(8 * reader.number("I") + 4 + 8, 1)
+    end = file.tell()
+    file.seek(start)
+    return n_tensor, entries, file.read(end - start), alignment
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("model")
+    p.add_argument("out")
+    p.add_argument("template")
+    o = p.parse_args()
+    with open(o.template, "rb") as f:
+        template = f.read()
+    with open(o.model, "rb") as f:
+        n_tensor, entries, tensors, alignment = split(f)
+        data = -(-f.tell() // alignment) * alignment
+        entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
+        entries = [e for k, e in entries if k != KEY] + [entry]
+        head = b"GGUF" + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
+        f.seek(data)
+        with open(o.out, "wb") as out:
+            out.write(head + b"\0" * (-len(head) % alignment))
+            shutil.copyfileobj(f, out, 16 << 20)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ValueError, KeyError, struct.error) as e:
+        sys.exit(f"gguf_template: {e}")
