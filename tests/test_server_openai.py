@@ -216,19 +216,45 @@ class Chat(BaseServer):
             t.join()
         self.assertEqual(together, [m["content"] for m in alone])
 
-    def test_a_client_that_leaves_stops_its_request(self):
-        def n_predicted():
-            return int(re.search(r"^llamacpp:tokens_predicted_total (\d+)", self.server.get("/metrics").body, re.M)[1])
+    def test_timings_while_it_writes(self):
+        events = self.server.stream(CHAT, user("Hello", max_tokens=12, timings_per_token=True))
+        counts = [e["timings"]["predicted_n"] for _, e in events[1:-1]]
+        self.assertEqual((counts, counts[-1]), (sorted(counts), 12))
+        self.assertGreater(events[-2][1]["timings"]["predicted_ms"], events[1][1]["timings"]["predicted_ms"])
+        self.assertFalse(any("timings" in e for _, e in self.server.stream(CHAT, user("Hello", max_tokens=3))[:-2]))
 
-        for n_word, n_max in ((1, 1800), (1000, 900)):  # in its reply, in its prompt
-            before = n_predicted()
-            body = {"prompt": "word " * n_word, "max_tokens": n_max, "temperature": 2, "seed": 1}
-            with self.server.open_stream("/v1/completions", body) as s:
-                if n_word == 1:
-                    s.recv(4096)
-            self.server.wait_idle()
-            self.assertLess(n_predicted() - before, n_max)
-        self.ok(self.server.post(CHAT, user("Hello", max_tokens=4)))
+    def test_fields_of_old_clients_are_refused_by_name(self):
+        self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", functions=[{"name": "f"}])), "tools")
+
+    def test_requests_of_open_webui(self):
+        """Those that its source sends: it is in neither of the registries that other clients are tested from."""
+        headers = {"Authorization": "Bearer none", "Content-Type": "application/json", "X-OpenWebUI-User-Id": "1",
+                   "User-Agent": "Python/3.11 aiohttp/3.12"}
+        model = self.ok(self.server.get("/v1/models", headers=headers))["data"][0]
+        self.assertNotIn(None, model.values())
+        self.assertEqual(self.ok(self.server.post(CHAT, {
+            "model": model["id"], "stream": False, "max_completion_tokens": 8, "messages": [
+                {"role": "user", "content": "### Task:\nGenerate a concise title."}]}, headers=headers))["object"],
+            "chat.completion")
+        answered = "<details type=\"reasoning\" done=\"true\" duration=\"1\">\n> Hm.\n</details>\nYes."
+        body = {"model": model["id"], "max_tokens": 8, "stream_options": {"include_usage": True}, "messages": [
+            {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Are you there?"},
+            {"role": "assistant", "content": answered},
+            {"role": "user", "content": [{"type": "text", "text": "Good."}]}],
+            "chat_id": "c", "session_id": "s", "id": "i", "features": {"web_search": False}, "variables": {},
+            "background_tasks": {"title_generation": True}, "params": {}, "tool_ids": [], "tool_servers": []}
+        events = self.server.stream(CHAT, body, headers=headers)
+        self.assertTrue(joined(events)[0]["content"])
+        self.assertEqual(events[-2][1]["usage"]["completion_tokens"], 8)
+        for path in ("/api/tags", "/api/version", "/v1/api/tags", "/openai/models"):  # another kind of connection
+            self.refused(404, "not_found_error", self.server.get(path, headers=headers), path)
+        browser = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
+                   "Access-Control-Request-Headers": "authorization,content-type"}  # a direct connection
+        asked = self.server.request("OPTIONS", CHAT, headers=browser)
+        self.assertEqual((asked.status, asked.headers["access-control-allow-headers"]),
+                         (200, browser["Access-Control-Request-Headers"]))
+        answer = self.server.post(CHAT, body, headers={**headers, "Origin": "http://localhost:3000"})
+        self.assertEqual(answer.headers["access-control-allow-origin"], "http://localhost:3000")
 
     def test_completions(self):
         answer = self.ok(self.server.post("/v1/completions", {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 8}))
@@ -241,6 +267,60 @@ class Chat(BaseServer):
         self.assertEqual((same["content"], same["stop_type"]), (text, "limit"))
         for prompt in ("", [], ["a", "b"], [8192], [-1], 3, None):
             self.refused(400, "invalid_request_error", self.server.post("/v1/completions", {"prompt": prompt}))
+
+
+class Leaving(BaseServer):
+    """Clients that close their connection while they are served."""
+    OPTIONS = ("--ctx", "4096", "--temp", "0")
+    PROMPT = {"prompt": "pump valve sensor " * 300, "max_tokens": 4, "temperature": 0}
+
+    def metric(self, name):
+        return int(re.search(rf"^{name} (\d+)", self.server.get("/metrics").body, re.M)[1])
+
+    def leave(self, body, n_event):
+        """Seconds until the model is idle once a client has left that has read so many events, and how many it had."""
+        data = b""
+        with self.server.open_stream("/v1/completions", body) as s:
+            while data.count(b"data: ") < n_event:
+                data += s.recv(65536)
+            for _ in range(500):
+                if self.server.get("/slots").json[0]["is_processing"]:
+                    break
+                time.sleep(0.002)
+        start = time.monotonic()
+        self.server.wait_idle()
+        return time.monotonic() - start, data.count(b"data: ")
+
+    def test_in_the_middle_of_a_reply(self):
+        question = user("Hello", max_tokens=40)
+        before = self.ok(self.server.post(CHAT, question))["choices"]
+        n_before = self.metric("llamacpp:tokens_predicted_total")
+        start = time.monotonic()
+        seconds, n_read = self.leave({"prompt": "word", "max_tokens": 4000, "temperature": 2, "seed": 1}, 100)
+        per_second = n_read / (time.monotonic() - start)
+        n_more = self.metric("llamacpp:tokens_predicted_total") - n_before - n_read
+        # What is written waits up to 16 ms, and it takes up to 20 until a client is missed.
+        self.assertLess(n_more, max(100, per_second), "tokens after the client had left")
+        self.assertLess(seconds, 2)
+        self.assertEqual(self.ok(self.server.post(CHAT, question))["choices"], before)
+
+    def test_in_the_middle_of_a_prompt(self):
+        seconds, _ = self.leave(self.PROMPT, 0)
+        again = self.ok(self.server.post("/v1/completions", self.PROMPT))
+        other = Server(*self.OPTIONS)
+        try:
+            alone = self.ok(other.post("/v1/completions", self.PROMPT))
+        finally:
+            self.assertEqual(other.stop()[0], 0)
+        self.assertLess(seconds, alone["timings"]["prompt_ms"] / 2000)
+        self.assertEqual(again["choices"], alone["choices"])
+
+    def test_while_it_waits(self):
+        with self.server.open_stream("/v1/completions", {**self.PROMPT, "prompt": "x " + self.PROMPT["prompt"]}):
+            for _ in range(3):
+                self.server.open_stream("/v1/completions", self.PROMPT).close()
+        self.server.wait_idle()
+        self.assertEqual(self.metric("llamacpp:requests_deferred"), 0)
 
 
 class Tools(BaseServer):
@@ -278,6 +358,16 @@ class Tools(BaseServer):
         self.assertEqual(finish, "stop")
         self.assertNotIn("tool_calls", message)
         self.assertIn("<function=bash>", message["content"])
+
+    def test_a_call_that_was_cut_is_taken_back(self):
+        """Its client sends it as it got it; the conversation must go on all the same."""
+        for arguments, shown in (('{"command": "ls', '<parameter=arguments>\n{"command": "ls\n'), ('"x"', '"x"'),
+                                 ("", ""), ("[1]", "[1]"), ('{"n": 3}', "<parameter=n>\n3\n")):
+            calls = [{"id": "a", "type": "function", "function": {"name": "bash", "arguments": arguments}}]
+            messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": calls},
+                        {"role": "tool", "tool_call_id": "a", "content": "no JSON"}]
+            prompt = self.ok(self.server.post("/apply-template", {"messages": messages, "tools": TOOLS}))["prompt"]
+            self.assertIn(shown, prompt.split("<function=bash>")[-1])
 
     def test_stop_strings_across_tokens_and_tags(self):
         message, finish = self.both("in the text", stop=["world, E"])

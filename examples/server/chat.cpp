@@ -42,6 +42,8 @@ class ChatProtocol final : public Protocol {
         logprobs_.insert(logprobs_.end(), more.begin(), more.end());
     }
 
+    void live_usage(const Usage& usage) override { live_ = timings_json(usage); }
+
     void end_choice(uint32_t i, const Choice& choice) override {
         open(i);
         if (!choice.calls.empty() && !choice.thinking.empty()) thoughts_.add(call_id(i, 0), choice.thinking);
@@ -101,6 +103,7 @@ class ChatProtocol final : public Protocol {
         Json chunk = head_;
         chunk["choices"] = Json::array({{{"index", i}, {"finish_reason", nullptr}, {"delta", std::move(delta)}}});
         if (!logprobs.is_null()) chunk["choices"][0]["logprobs"] = std::move(logprobs);
+        if (!live_.is_null()) chunk["timings"] = live_;
         write_data(chunk);
     }
 
@@ -127,6 +130,7 @@ class ChatProtocol final : public Protocol {
     Json head_;
     uint32_t opened_ = 0;
     std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
+    Json live_;                           ///< timings so far, if they are wanted
     std::map<std::pair<uint32_t, uint32_t>, std::string> call_ids_;
 };
 
@@ -153,6 +157,7 @@ Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationReques
     put_thinking_back(s.thoughts, &conversation.messages);
     const Fields fields(*body, "", &failure);
     to->n_top_logprob = read_logprobs(fields, true);
+    fields.boolean("timings_per_token", &to->live_usage);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     if (failure.ok()) failure = prepare(s.engine, conversation, s.defaults, to);
     return failure;

@@ -206,6 +206,7 @@ bool parse_json(const std::string& text, Json* to) {
 }
 
 Failure parse_body(const std::string& body, Json* to) {
+    if (body.empty()) return bad_request("the body is empty, expected a JSON object");
     const size_t deep = find_too_deep(body);
     if (deep != body.size())
         return bad_request("the body is nested more than " + std::to_string(kMaxDepth) + " levels deep at byte " +

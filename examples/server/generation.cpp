@@ -76,7 +76,7 @@ class Generation::Reply {
 
     Status run() {
         session_.clear_stats();
-        double start = cli::now();
+        const double start = cli::now();
         auspex::SyncReport synced;
         Status s = worker_.call([&] { return session_.sync(ids_, request_.marks).get(synced); });
         if (!s.ok()) return s;
@@ -85,15 +85,14 @@ class Generation::Reply {
         usage_.prompt_s = cli::now() - start;
         usage_.reuse = synced.text;
         push(GenerationEvent::Kind::prompt, "");
-        start = cli::now();
+        start_ = cli::now();
         if (request_.scripted) s = model_.encode(request_.scripted->reply, {true}).get(script_);
         bool complete = request_.n_max == 0;
         if (complete) finish_ = Finish::length;
         while (s.ok() && !complete) s = step(&complete);
         if (s.code == cli::Code::context_full) s = Status(), finish_ = Finish::length;
         if (s.ok()) s = show(text_.finish());
-        usage_.predicted_s = cli::now() - start;
-        count_drafts();
+        count_use();
         if (!s.ok()) return s;
         if (text_.stopped()) s = find_stop();
         push(GenerationEvent::Kind::end, "");
@@ -237,7 +236,9 @@ class Generation::Reply {
     Status show(const cli::Result<std::string>& piece) {
         if (!piece.ok()) return piece.status();
         to_.n_token_ = usage_.n_predicted;
-        if (!piece.value().empty()) push(GenerationEvent::Kind::text, piece.value());
+        if (piece.value().empty()) return {};
+        if (request_.live_usage) count_use();
+        push(GenerationEvent::Kind::text, piece.value());
         return {};
     }
 
@@ -257,9 +258,10 @@ class Generation::Reply {
         return s;
     }
 
-    void count_drafts() {
+    void count_use() {
+        usage_.predicted_s = cli::now() - start_;
         const auspex::Stats stats = session_.stats();
-        for (const uint64_t n : stats.cycles) usage_.n_cycle += n;
+        usage_.n_cycle = std::accumulate(std::begin(stats.cycles), std::end(stats.cycles), uint64_t{0});
         std::copy(stats.drafted, stats.drafted + auspex::kMaxDraft, usage_.drafted);
         std::copy(stats.accepted, stats.accepted + auspex::kMaxDraft, usage_.accepted);
     }
@@ -273,7 +275,7 @@ class Generation::Reply {
         e.finish = finish_;
         e.stop = stop_;
         e.logprobs = std::exchange(logprobs_, {});
-        if (kind != GenerationEvent::Kind::text) e.usage = usage_;
+        if (kind != GenerationEvent::Kind::text || request_.live_usage) e.usage = usage_;
         to_.push(std::move(e));
     }
 
@@ -287,6 +289,7 @@ class Generation::Reply {
     auspex::TextStream text_;
     auspex::Sampling sampling_;
     Usage usage_;
+    double start_ = 0;  ///< of the reply
     Finish finish_ = Finish::end;
     std::string stop_;
     bool thinking_ = false;

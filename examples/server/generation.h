@@ -86,6 +86,7 @@ struct GenerationRequest {
     int64_t thinking_budget = -1;  ///< tokens after which the thinking is closed; -1: no limit
     bool special = false;          ///< show control tokens
     int n_top_logprob = -1;        ///< log probabilities of the answer's tokens and of so many others; -1: none
+    bool live_usage = false;       ///< events of text have the usage so far
     // What the reply is parsed with.
     bool is_chat = true;  ///< false: the text is passed on as it is
     bool inside_thinking = false;

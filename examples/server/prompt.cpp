@@ -71,6 +71,22 @@ void read_sampling(const Fields& fields, const Defaults& defaults, uint32_t n_vo
 
 namespace {
 
+/// Arguments that are no JSON object become the argument `arguments`, as text. Clients send back what they got, also a
+/// call that was cut in its middle: it must not make every later request of its conversation fail.
+void mend_arguments(Json* calls) {
+    for (Json& call : *calls) {
+        if (!call.is_object()) continue;
+        const auto inner = call.find("function");
+        Json& function = inner != call.end() && inner->is_object() ? *inner : call;
+        const auto found = function.find("arguments");
+        if (found == function.end() || !found->is_string()) continue;
+        const std::string text = found->get<std::string>();
+        Json parsed;
+        const bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
+        if (!blank && !(parse_json(text, &parsed) && parsed.is_object())) *found = {{"arguments", text}};
+    }
+}
+
 /// The same message with the names and forms that ChatRequest::from_json() takes.
 Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     Failure failure;
@@ -92,7 +108,10 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     // Both names are in use for what a client sends back.
     if (fields.text("reasoning_content", &reasoning) || fields.text("reasoning", &reasoning))
         (*to)["reasoning_content"] = reasoning;
-    if (const Json* calls = fields.list("tool_calls")) (*to)["tool_calls"] = *calls;
+    if (const Json* calls = fields.list("tool_calls")) {
+        (*to)["tool_calls"] = *calls;
+        mend_arguments(&(*to)["tool_calls"]);
+    }
     return failure;
 }
 
@@ -128,6 +147,10 @@ Failure read_conversation(const Json& body, Conversation* to) {
     else
         fields.refuse("messages", "a list");
     if (const Json* tools = fields.list("tools")) to->tools = *tools;
+    const Json* functions = fields.find("functions");
+    if (functions && !functions->empty() && failure.ok())
+        failure =
+            not_supported("functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}");
     if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     std::string effort;
     if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
@@ -157,7 +180,7 @@ Failure arrange_messages(Conversation* conversation) {
         all.push_back(std::move(m));
     }
     conversation->messages = std::move(all);
-    return {};
+    return conversation->messages.empty() ? bad_request("there is no message, expected at least one") : Failure();
 }
 
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,

@@ -65,7 +65,10 @@ class Reader {
                 cut_ = false;
                 if (e.i_choice == 0) protocol_.begin(e.usage);
                 return {};
-            case Step::text: tell_logprobs(e); return read(e.text, e);
+            case Step::text:
+                tell_logprobs(e);
+                if (request_.live_usage) protocol_.live_usage(e.usage);
+                return read(e.text, e);
             case Step::end: tell_logprobs(e); break;
         }
         if (request_.is_chat) {

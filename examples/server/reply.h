@@ -32,6 +32,8 @@ class Protocol {
     virtual void event(uint32_t i_choice, const auspex::ReplyEvent& event, size_t n_token) = 0;
     /// Of tokens whose text is in the events that follow, or in none if it is held back.
     virtual void logprobs(uint32_t, const std::vector<TokenLogprob>&) {}
+    /// So far, where the request wants to know it; with the events that follow.
+    virtual void live_usage(const Usage&) {}
     virtual void end_choice(uint32_t i_choice, const Choice& choice) = 0;
     virtual void end(const std::vector<Choice>& choices) = 0;
     /// In the middle of a stream.

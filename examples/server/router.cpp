@@ -167,7 +167,13 @@ HttpAnswer Router::check(const HttpRequest& r) const {
         a.headers["Allow"] = allowed;
         return a;
     }
-    if (!route) return refuse(r, not_found("there is nothing at " + r.path + "; docs/SERVER.md lists the endpoints"));
+    if (!route) {
+        const bool ollama = r.path.compare(0, 5, "/api/") == 0;
+        return refuse(r, not_found("there is nothing at " + r.path + "; docs/SERVER.md lists the endpoints" +
+                                   (ollama ? ". This server does not speak Ollama's protocol: choose OpenAI's in the "
+                                             "client, with a base URL that ends with /v1"
+                                           : "")));
+    }
     if (!route->is_public && !access_.keys.empty() && !has_key(r))
         return refuse(r, http_failure(401,
                                       "the key is missing or wrong, expected Authorization: Bearer KEY or "
