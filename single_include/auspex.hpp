@@ -25791,6 +25791,7 @@ struct StripJob {
     size_t ld_y = 0;
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
+    bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
 /// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
@@ -25895,7 +25896,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if constexpr (n > 1) {
+            if (n > 1 && job.hints) {
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
@@ -26000,6 +26001,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
             job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
+        job.hints = c0 == 0;
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
             job.strip = base + w.stride * (r / kLane);
@@ -27205,6 +27207,7 @@ struct StripJob {
     size_t ld_y = 0;
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
+    bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
 /// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
@@ -27309,7 +27312,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if constexpr (n > 1) {
+            if (n > 1 && job.hints) {
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
@@ -27414,6 +27417,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
             job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
+        job.hints = c0 == 0;
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
             job.strip = base + w.stride * (r / kLane);
@@ -28630,6 +28634,7 @@ struct StripJob {
     size_t ld_y = 0;
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
+    bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
 /// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
@@ -28734,7 +28739,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if constexpr (n > 1) {
+            if (n > 1 && job.hints) {
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
@@ -28839,6 +28844,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
             job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
+        job.hints = c0 == 0;
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
             job.strip = base + w.stride * (r / kLane);
@@ -29032,6 +29038,7 @@ struct StripJob {
     size_t ld_y = 0;
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
+    bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
 /// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
@@ -29136,7 +29143,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if constexpr (n > 1) {
+            if (n > 1 && job.hints) {
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
@@ -29241,6 +29248,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
             job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
+        job.hints = c0 == 0;
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
             job.strip = base + w.stride * (r / kLane);

@@ -21,6 +21,7 @@ struct StripJob {
     size_t ld_y = 0;
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
+    bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
 /// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
@@ -125,7 +126,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if constexpr (n > 1) {
+            if (n > 1 && job.hints) {
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
@@ -230,6 +231,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
             const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
             job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * from);
         }
+        job.hints = c0 == 0;
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
             job.strip = base + w.stride * (r / kLane);
