@@ -105,7 +105,8 @@ class Load(BaseServer):
         after, resident_after = self.heap_bytes(), self.server.resident_kib()
         print(f"{N_REQUEST} requests, {N_CLIENT} clients: heap {before} -> {after} bytes ({after - before:+}), "
               f"resident {resident} -> {resident_after} KiB{', sanitized' if SANITIZED else ''}")
-        self.assertLess(after - before, 64 << 10)
+        # A libc counts what its caches hold as allocated: they fill within some thousand requests, and stay.
+        self.assertLess(after - before, (64 if SANITIZED else 128) << 10)
         if not SANITIZED:  # a sanitizer keeps what was freed
             self.assertLess(resident_after - resident, 4 << 10)
         slot = self.ok(self.server.get("/slots"))[0]
