@@ -5764,7 +5764,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 // Thread  one at a time.
 // Tests   tests/test_huge_pages.cpp
 //
-// Why     prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
+// Why     Prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
 //         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s.
 
 namespace auspex {
@@ -8446,7 +8446,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
     // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
     // time and should take few workgroups, because most of their subgroups have no column to work on.
-    if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
+    if (role == Role::expert || role == Role::shared) tiles = std::max(tiles, 4u);
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && model.n_score > 0 && !logits;
@@ -8647,9 +8647,8 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t 
 //      with scaled = false and set its factor to kHalvesFactor. d_in of the down matrix must be a multiple of 256, or
 //      the rest of each row be zeroed before; else use kEpilogueSwiglu and a pack.
 //   5. Bind any buffer where a variant uses none. Set from_step = 1 if a recording may run with fewer rows.
-//   6. Exact products (`exact`): packed rows hold two halves for each value and take twice gemm_pack_bytes(), so
-//   x_stride
-//      and the y_stride of packs and of kEpilogueHalves double.
+//   6. Exact products (`exact`): packed rows hold two halves for each value and take twice gemm_pack_bytes(). x_stride
+//      doubles, and so does the y_stride of packs and of kEpilogueHalves.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -47002,8 +47001,8 @@ void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
 //   2. each row's choice of experts (only where the kernels of stage 3 do not choose themselves)
 //   3. gate and up of the chosen experts; down of the shared expert, added to the residual
 //   4. down of the chosen experts, added to that
-// An expert that several rows chose is read from memory once for gate and up, and from the cache for down. A row sums
-// over its own experts in ascending order of their ids, so its bits do not depend on the other rows.
+// Rows that chose the same expert find its weights in the cache; without matrix units, gate and up read them once for
+// two rows. A row sums over its own experts in ascending order of their ids, so its bits do not depend on the others.
 //
 // Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each.
 // moe_sum.comp adds the results of each row, in ascending order of the ids.
@@ -54540,7 +54539,7 @@ class FileSaver {
         const Span<const Token> tokens = s_.timeline.tokens();
         TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
         Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
-        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // a file holds no biases: it equals no sampling then
+        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // files hold no biases: NaN equals no sampling
         std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
         AUSPEX_TRY(to.write(&head, sizeof head));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));

@@ -202,7 +202,7 @@ class FileSaver {
         const Span<const Token> tokens = s_.timeline.tokens();
         TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
         Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
-        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // a file holds no biases: it equals no sampling then
+        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // files hold no biases: NaN equals no sampling
         std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
         AUSPEX_TRY(to.write(&head, sizeof head));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));

@@ -4,7 +4,7 @@
 // Thread  one at a time.
 // Tests   tests/test_huge_pages.cpp
 //
-// Why     prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
+// Why     Prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
 //         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s.
 #pragma once
 #include "../../base/base.h"

@@ -5,8 +5,8 @@
 //   2. each row's choice of experts (only where the kernels of stage 3 do not choose themselves)
 //   3. gate and up of the chosen experts; down of the shared expert, added to the residual
 //   4. down of the chosen experts, added to that
-// An expert that several rows chose is read from memory once for gate and up, and from the cache for down. A row sums
-// over its own experts in ascending order of their ids, so its bits do not depend on the other rows.
+// Rows that chose the same expert find its weights in the cache; without matrix units, gate and up read them once for
+// two rows. A row sums over its own experts in ascending order of their ids, so its bits do not depend on the others.
 //
 // Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each.
 // moe_sum.comp adds the results of each row, in ascending order of the ids.

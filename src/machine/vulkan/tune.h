@@ -171,7 +171,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
     // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
     // time and should take few workgroups, because most of their subgroups have no column to work on.
-    if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
+    if (role == Role::expert || role == Role::shared) tiles = std::max(tiles, 4u);
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && model.n_score > 0 && !logits;

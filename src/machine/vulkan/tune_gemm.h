@@ -18,9 +18,8 @@
 //      with scaled = false and set its factor to kHalvesFactor. d_in of the down matrix must be a multiple of 256, or
 //      the rest of each row be zeroed before; else use kEpilogueSwiglu and a pack.
 //   5. Bind any buffer where a variant uses none. Set from_step = 1 if a recording may run with fewer rows.
-//   6. Exact products (`exact`): packed rows hold two halves for each value and take twice gemm_pack_bytes(), so
-//   x_stride
-//      and the y_stride of packs and of kEpilogueHalves double.
+//   6. Exact products (`exact`): packed rows hold two halves for each value and take twice gemm_pack_bytes(). x_stride
+//      doubles, and so does the y_stride of packs and of kEpilogueHalves.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
