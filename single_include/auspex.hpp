@@ -9654,6 +9654,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
                         bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
+    Status finish_wide();
     /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
     Status barrier();
     /// Submits the clearing of state that reset() could not submit.
@@ -9694,6 +9695,13 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     uint32_t next_request_ = 0;
     ContextOptions options_;
     uint32_t n_chunk_ = 0;  ///< rows of a committed step run at once: halved when too slow
+    /// The body of many rows that was submitted last, until somebody waits for it.
+    struct Wide {
+        Recording* body = nullptr;
+        uint64_t value = 0;
+        std::chrono::steady_clock::time_point begin;  ///< when the device began with it
+    };
+    Wide wide_;
 
     uint32_t n_pending_ = 0;        ///< committed rows of the last tentative step
     uint32_t n_last_row_ = 0;       ///< rows of the last step
@@ -47317,7 +47325,8 @@ namespace detail {
 namespace vk {
 namespace context_impl {
 
-constexpr uint32_t kReadRows = 64;  ///< kept rows fetched at a time
+constexpr uint32_t kReadRows = 64;           ///< kept rows fetched at a time
+constexpr double kQueueAheadUs = 50 * 1000;  ///< bodies of many rows that take less are queued one ahead
 
 /// Rows of a prompt that may run at once. Where loops are short, the general DeltaNet kernel reaches their end after 40
 /// rows with heads of 256.
@@ -47459,6 +47468,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         made.n_id = static_cast<uint32_t>(ids.size());
     }
     recordings_.clear();  // those of drafts bind the draft head
+    wide_.body = nullptr;
     prepared_.clear();
     buffers_.draft = std::move(made);
     return {};
@@ -47489,8 +47499,13 @@ void VulkanContext::gather(std::initializer_list<const Recording*> list) {
             for (const Commands& c : r->parts) list_.push_back(c.handle());
 }
 
+/// Waits for the body before this one, so that the device has work while the host prepares the next. A body that takes
+/// kQueueAheadUs and more is waited for itself: there the wait costs next to nothing, and cancel() is answered sooner.
 Status VulkanContext::submit_wide(Recording* body) {
-    const auto begin = Clock::now();
+    bool before_done = true;
+    if (wide_.body) AUSPEX_TRY(timeline_.done(wide_.value).get(before_done));
+    if (before_done) wide_.body = nullptr;  // nobody saw when it ended
+    auto begin = Clock::now();
     const size_t n = body->parts.size();
     size_t at_once = 1;
     const double limit_us = model_->device->max_submit_us;
@@ -47500,8 +47515,22 @@ Status VulkanContext::submit_wide(Recording* body) {
         for (size_t k = i; k < std::min(n, i + at_once); ++k) list_.push_back(body->parts[k].handle());
         AUSPEX_TRY(timeline_.submit(list_).status());
     }
-    AUSPEX_TRY(barrier());
-    body->part_us = context_impl::us_since(begin) / static_cast<double>(n);
+    if (wide_.body) {
+        AUSPEX_TRY(finish_wide());
+        begin = Clock::now();
+    }
+    wide_ = {body, timeline_.last(), begin};
+    const double us = body->part_us * static_cast<double>(n);
+    return us > 0 && us < context_impl::kQueueAheadUs ? Status() : finish_wide();
+}
+
+/// Waits for the body that was submitted last and notes its time.
+Status VulkanContext::finish_wide() {
+    if (!wide_.body) return {};
+    if (model_->device->gpu->lost) return lost_before();
+    AUSPEX_TRY(timeline_.wait(wide_.value));
+    wide_.body->part_us = context_impl::us_since(wide_.begin) / static_cast<double>(wide_.body->parts.size());
+    wide_.body = nullptr;
     return {};
 }
 
@@ -47611,6 +47640,7 @@ Status VulkanContext::run_trunk(const Step& step) {
 Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
     const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[model_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
+    AUSPEX_TRY(barrier());
     const uint64_t one = uint64_t{model_->plan->d_model} * sizeof(float);
     AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
     if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));

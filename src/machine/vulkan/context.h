@@ -131,6 +131,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
                         bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
+    Status finish_wide();
     /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
     Status barrier();
     /// Submits the clearing of state that reset() could not submit.
@@ -171,6 +172,13 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     uint32_t next_request_ = 0;
     ContextOptions options_;
     uint32_t n_chunk_ = 0;  ///< rows of a committed step run at once: halved when too slow
+    /// The body of many rows that was submitted last, until somebody waits for it.
+    struct Wide {
+        Recording* body = nullptr;
+        uint64_t value = 0;
+        std::chrono::steady_clock::time_point begin;  ///< when the device began with it
+    };
+    Wide wide_;
 
     uint32_t n_pending_ = 0;        ///< committed rows of the last tentative step
     uint32_t n_last_row_ = 0;       ///< rows of the last step
