@@ -7680,6 +7680,8 @@ class Memory {
     /// errors    out_of_memory: over the budget, or the driver refused; the text says how much was needed and left.
     ///           bad_argument: a region exceeds max_region_bytes().
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
+    /// Regions of the plan's sizes with no memory behind them: lists can be built from them, but not recorded.
+    static Memory outline(const MemoryPlan& plan);
     const Region& operator[](MemoryPlan::Id id) const { return regions_[id]; }
     uint64_t device_bytes() const { return device_bytes_; }
     uint64_t host_bytes() const { return host_bytes_; }
@@ -8993,6 +8995,8 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
                                                      const Progress& progress);
     /// A model without weights, from which the memory of contexts can be planned.
     static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
+    /// A model whose weights have their shapes and places but no memory: lists can be built from it, but not recorded.
+    static Result<std::shared_ptr<VulkanModel>> outline(OpenDeviceRef device, const Plan& plan);
     /// Adds the memory that load() would take to `items`, by number format.
     static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);
 
@@ -9156,6 +9160,8 @@ struct Buffers {
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
     static Result<Buffers> take(const VulkanModel& model, const ContextOptions& options);
+    /// Regions with no memory behind them: lists can be built from them, but not recorded.
+    static Result<Buffers> outline(const VulkanModel& model, const ContextOptions& options);
     /// What take() would take, item by item; the same errors but for out_of_memory.
     static Status plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items);
     uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }
@@ -9517,6 +9523,33 @@ class ListBuilder {
     Status status_;                         ///< the first error
     std::vector<uint32_t> reads_, writes_;  ///< resources, since the last barrier
 };
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// --------------------------------------------------------------- src/machine/vulkan/first_prompt.h
+
+// machine/vulkan/first_prompt: compiles kernels while a model's weights are on their way.
+//
+// What    request_pipelines(): what a context will read its first prompt with. Compiled in the order of the layers, on
+//         the workers of Pipelines. A context that is opened with other options requests the rest itself.
+// Thread  any.
+// Tests   tests/test_vulkan_pipeline.cpp.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+
+/// Requests the pipelines with which a context of these options reads a prompt of n_ubatch rows and decodes a token,
+/// and does not wait for them. `model` needs no weights: see VulkanModel::outline().
+///
+/// errors    those of opening the context.
+Status request_pipelines(const VulkanModel& model, const ContextOptions& options);
 
 }  // namespace vk
 }  // namespace detail
@@ -32682,6 +32715,16 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     return {};
 }
 
+Memory Memory::outline(const MemoryPlan& plan) {
+    Memory m;
+    for (const MemoryPlan::Item& i : plan.items_) {
+        m.regions_.emplace_back();
+        m.regions_.back().offset = i.offset;
+        m.regions_.back().bytes = i.bytes;
+    }
+    return m;
+}
+
 Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     using memory_impl::mib;
     for (const MemoryPlan::Item& i : plan.items_)
@@ -45193,6 +45236,14 @@ Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, con
     return model;
 }
 
+Result<std::shared_ptr<VulkanModel>> VulkanModel::outline(OpenDeviceRef device, const Plan& plan) {
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(std::move(device), plan).get(model));
+    Uploads up(model->device->gpu->traits);
+    AUSPEX_TRY(model->lay_out(&up));
+    return model;
+}
+
 uint32_t VulkanModel::tape_index(const Tape& tape) const {
     return &tape == &plan->trunk ? 0 : 1 + static_cast<uint32_t>(&tape - plan->mtp.data());
 }
@@ -45228,12 +45279,15 @@ Status VulkanModel::lay_out(Uploads* to) {
     for (SlotId id = 0; id < n_slot; ++id) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
-        if (to->use[id] == Use::vector)
+        if (to->use[id] == Use::vector) {
             to->packed_constants_at[id] = to->packed_constants.add(nullptr, n_value(s) * sizeof(float));
+            n_weight_bytes_ += n_value(s) * sizeof(float);
+        }
         if (to->use[id] == Use::router) {
             const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
             vectors[id].bytes = n * s.width() * sizeof(float);
             to->router_id[id] = to->memory.add(Arena::weights, vectors[id].bytes, s.name);
+            n_weight_bytes_ += vectors[id].bytes;
         }
         if ((to->use[id] != Use::matrix && to->use[id] != Use::stack) || to->second[id]) continue;
         Matrix& m = matrices[id];
@@ -45253,6 +45307,7 @@ Status VulkanModel::lay_out(Uploads* to) {
             m.slices.push_back(slice);
         }
         to->total += m.tiling.bytes();
+        n_weight_bytes_ += m.tiling.bytes();
     }
     to->zeros_bytes = width * sizeof(float);
     to->zeros_at = to->packed_constants.add(nullptr, to->zeros_bytes);
@@ -45353,7 +45408,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
             decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
                        static_cast<size_t>(s.width()));
         model->vectors[id] = model->memory_[up.router_id[id]];
-        model->n_weight_bytes_ += rows.size() * sizeof(float);
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
     // Vectors and rotary tables.
@@ -45364,7 +45418,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         const Slot& s = plan.slot(id);
         decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
         model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
-        model->n_weight_bytes_ += n_value(s) * sizeof(float);
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
         Rope& r = model->ropes[i];
@@ -45413,7 +45466,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         }
         for (const std::byte* rows : {weights.data[id], b})
             if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
-        model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
@@ -45609,6 +45661,15 @@ Result<Buffers> Buffers::take(const VulkanModel& model, const ContextOptions& op
     AUSPEX_TRY(b.lay_out(&planned));
     AUSPEX_TRY(Memory::take(gpu, planned.memory).get(b.memory));
     for (const auto& p : planned.place) p(b.memory);
+    return b;
+}
+
+Result<Buffers> Buffers::outline(const VulkanModel& model, const ContextOptions& options) {
+    Buffers b;
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
+    const Memory none = Memory::outline(planned.memory);
+    for (const auto& p : planned.place) p(none);
     return b;
 }
 
@@ -46189,6 +46250,50 @@ void ListBuilder::given(const Node& d, const Pass& pass) {
              {buffers_.step, pass.from_guesses ? buffers_.guess_hidden : buffers_.row[kept], buffers_.given,
               buffers_.row[d.y], buffers_.pending_hidden},
              a, {pass.n_row, ceil_div(a.width, kRowGroup)}, "rows");
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------- src/machine/vulkan/first_prompt.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+
+Status request_pipelines(const VulkanModel& model, const ContextOptions& options) {
+    Buffers buffers;
+    AUSPEX_TRY(Buffers::outline(model, options).get(buffers));
+    const Tape& trunk = model.plan->trunk;
+    const auto request = [&](const ListBuilder::Piece& piece) {
+        DispatchList list;
+        AUSPEX_TRY(ListBuilder(model, buffers).build(piece).get(list));
+        (void)list.request(model.device->pipelines.get());
+        return Status();
+    };
+    Pass prompt;
+    prompt.tape = &trunk;
+    prompt.wide = !model.small();
+    prompt.n_row = model.small() ? kMaxTentative : buffers.n_row_max;
+    AUSPEX_TRY(request([&](ListBuilder& b) {
+        b.open_request(0);
+        b.tape(prompt);
+        b.head(trunk, 1, ListBuilder::HeadRows::kept);
+    }));
+    return request([&](ListBuilder& b) {
+        Pass token;
+        token.tape = &trunk;
+        token.head = token.largest = true;
+        b.tape(token);
+        b.sample(trunk, 1, {}, true);
+        b.accept();
+    });
 }
 
 }  // namespace vk
@@ -48829,7 +48934,19 @@ class VulkanBackend : public Backend {
     }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override {
+        compile_ahead(plan);
         return VulkanModel::load(device, plan, weights, progress);
+    }
+    /// Compiles for a context with the usual options meanwhile. A software device's compiler would take the cores from
+    /// the upload, and so does the calling thread where there are no others.
+    void compile_ahead(const Plan& plan) const {
+        if (device->jobs || device->gpu->traits.type == VK_PHYSICAL_DEVICE_TYPE_CPU) return;
+        ContextOptions options;
+        options.n_ubatch = best_ubatch();
+        options.n_context = 2 * options.n_ubatch;
+        options.mtp = false;
+        std::shared_ptr<VulkanModel> model;
+        if (VulkanModel::outline(device, plan).get(model).ok()) (void)request_pipelines(*model, options);
     }
 };
 

@@ -187,6 +187,8 @@
 #include "machine/vulkan/dispatch_list.cpp"
 #include "machine/vulkan/list_builder.h"
 #include "machine/vulkan/list_builder.cpp"
+#include "machine/vulkan/first_prompt.h"
+#include "machine/vulkan/first_prompt.cpp"
 #include "machine/vulkan/build_step.cpp"
 #include "machine/vulkan/build_products.cpp"
 #include "machine/vulkan/build_attention.cpp"

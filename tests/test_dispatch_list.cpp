@@ -2,6 +2,7 @@
 #include "vulkan_model.h"
 
 #ifndef AUSPEX_NO_VULKAN
+#include "../src/machine/vulkan/first_prompt.h"
 #include "../src/machine/vulkan/list_builder.h"
 
 using namespace test_vulkan_model;
@@ -205,6 +206,41 @@ TEST_CASE("a list is recorded and replayed, timed stage by stage") {
         if (shared_gpu()->gpu->traits.timestamp_bits == 0) continue;
         REQUIRE(times.size() == list.stages().size());
         for (size_t i = 0; i < times.size(); ++i) CHECK(times[i].first == list.stages()[i].label);
+    }
+}
+
+TEST_CASE("a first prompt and its first token need the pipelines that are requested before there are weights") {
+    for (const bool fast : {false, true}) {
+        if (!shared_gpu()) return;
+        vk::OpenDeviceRef device;
+        DeviceOptions of_device;
+        of_device.kind = Kind::vulkan;
+        REQUIRE(vk::open_device(of_device, {}).get(device).ok());  // one whose pipelines nobody has requested
+        const ContextRig rig(tiny_of(fast));
+        ContextOptions o;
+        o.n_context = 512;
+        o.n_ubatch = 64;
+        o.mtp = false;
+        std::shared_ptr<vk::VulkanModel> outline;
+        REQUIRE(vk::VulkanModel::outline(device, rig.plan).get(outline).ok());
+        const size_t n_before = device->pipelines->size();
+        REQUIRE(vk::request_pipelines(*outline, o).ok());
+        const size_t n = device->pipelines->size();
+        CHECK(n >= n_before + 10);
+        const std::shared_ptr<LoadedModel> model = rig.load(*vk::make_backend(device));
+        CHECK(outline->weight_bytes() == model->weight_bytes());
+        std::unique_ptr<Context> context;
+        REQUIRE(model->open(o).get(context).ok());
+        const std::vector<Token> ids = tiny_ids(65, 3);
+        rig.run(*context, part(ids, 0, 64), 0, false, 1);
+        LoopStart d;
+        d.history = ids;
+        d.limit = 80;
+        DeviceLoop& loop = *context->device_loop();
+        REQUIRE(loop.start(d).ok());
+        REQUIRE(loop.queue(0).ok());
+        REQUIRE(loop.wait().ok());
+        CHECK(device->pipelines->size() == n);
     }
 }
 

@@ -186,6 +186,15 @@ Result<Buffers> Buffers::take(const VulkanModel& model, const ContextOptions& op
     return b;
 }
 
+Result<Buffers> Buffers::outline(const VulkanModel& model, const ContextOptions& options) {
+    Buffers b;
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
+    const Memory none = Memory::outline(planned.memory);
+    for (const auto& p : planned.place) p(none);
+    return b;
+}
+
 Status Buffers::plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items) {
     Buffers b;
     Planned planned(model, options);

@@ -132,6 +132,8 @@ struct Buffers {
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
     static Result<Buffers> take(const VulkanModel& model, const ContextOptions& options);
+    /// Regions with no memory behind them: lists can be built from them, but not recorded.
+    static Result<Buffers> outline(const VulkanModel& model, const ContextOptions& options);
     /// What take() would take, item by item; the same errors but for out_of_memory.
     static Status plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items);
     uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }

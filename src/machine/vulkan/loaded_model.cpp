@@ -133,6 +133,14 @@ Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, con
     return model;
 }
 
+Result<std::shared_ptr<VulkanModel>> VulkanModel::outline(OpenDeviceRef device, const Plan& plan) {
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(std::move(device), plan).get(model));
+    Uploads up(model->device->gpu->traits);
+    AUSPEX_TRY(model->lay_out(&up));
+    return model;
+}
+
 uint32_t VulkanModel::tape_index(const Tape& tape) const {
     return &tape == &plan->trunk ? 0 : 1 + static_cast<uint32_t>(&tape - plan->mtp.data());
 }
@@ -168,12 +176,15 @@ Status VulkanModel::lay_out(Uploads* to) {
     for (SlotId id = 0; id < n_slot; ++id) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
-        if (to->use[id] == Use::vector)
+        if (to->use[id] == Use::vector) {
             to->packed_constants_at[id] = to->packed_constants.add(nullptr, n_value(s) * sizeof(float));
+            n_weight_bytes_ += n_value(s) * sizeof(float);
+        }
         if (to->use[id] == Use::router) {
             const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
             vectors[id].bytes = n * s.width() * sizeof(float);
             to->router_id[id] = to->memory.add(Arena::weights, vectors[id].bytes, s.name);
+            n_weight_bytes_ += vectors[id].bytes;
         }
         if ((to->use[id] != Use::matrix && to->use[id] != Use::stack) || to->second[id]) continue;
         Matrix& m = matrices[id];
@@ -193,6 +204,7 @@ Status VulkanModel::lay_out(Uploads* to) {
             m.slices.push_back(slice);
         }
         to->total += m.tiling.bytes();
+        n_weight_bytes_ += m.tiling.bytes();
     }
     to->zeros_bytes = width * sizeof(float);
     to->zeros_at = to->packed_constants.add(nullptr, to->zeros_bytes);
@@ -293,7 +305,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
             decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
                        static_cast<size_t>(s.width()));
         model->vectors[id] = model->memory_[up.router_id[id]];
-        model->n_weight_bytes_ += rows.size() * sizeof(float);
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
     // Vectors and rotary tables.
@@ -304,7 +315,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         const Slot& s = plan.slot(id);
         decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
         model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
-        model->n_weight_bytes_ += n_value(s) * sizeof(float);
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
         Rope& r = model->ropes[i];
@@ -353,7 +363,6 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         }
         for (const std::byte* rows : {weights.data[id], b})
             if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
-        model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);

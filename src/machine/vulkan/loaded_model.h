@@ -51,6 +51,8 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
                                                      const Progress& progress);
     /// A model without weights, from which the memory of contexts can be planned.
     static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
+    /// A model whose weights have their shapes and places but no memory: lists can be built from it, but not recorded.
+    static Result<std::shared_ptr<VulkanModel>> outline(OpenDeviceRef device, const Plan& plan);
     /// Adds the memory that load() would take to `items`, by number format.
     static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);
 

@@ -142,6 +142,16 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     return {};
 }
 
+Memory Memory::outline(const MemoryPlan& plan) {
+    Memory m;
+    for (const MemoryPlan::Item& i : plan.items_) {
+        m.regions_.emplace_back();
+        m.regions_.back().offset = i.offset;
+        m.regions_.back().bytes = i.bytes;
+    }
+    return m;
+}
+
 Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     using memory_impl::mib;
     for (const MemoryPlan::Item& i : plan.items_)

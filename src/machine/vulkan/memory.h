@@ -87,6 +87,8 @@ class Memory {
     /// errors    out_of_memory: over the budget, or the driver refused; the text says how much was needed and left.
     ///           bad_argument: a region exceeds max_region_bytes().
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
+    /// Regions of the plan's sizes with no memory behind them: lists can be built from them, but not recorded.
+    static Memory outline(const MemoryPlan& plan);
     const Region& operator[](MemoryPlan::Id id) const { return regions_[id]; }
     uint64_t device_bytes() const { return device_bytes_; }
     uint64_t host_bytes() const { return host_bytes_; }

@@ -1,6 +1,7 @@
 #include "vulkan.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "buffers.h"
+#include "first_prompt.h"
 #include "loaded_model.h"
 #include "tune.h"
 #include "tune_gemm.h"
@@ -124,7 +125,19 @@ class VulkanBackend : public Backend {
     }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override {
+        compile_ahead(plan);
         return VulkanModel::load(device, plan, weights, progress);
+    }
+    /// Compiles for a context with the usual options meanwhile. A software device's compiler would take the cores from
+    /// the upload, and so does the calling thread where there are no others.
+    void compile_ahead(const Plan& plan) const {
+        if (device->jobs || device->gpu->traits.type == VK_PHYSICAL_DEVICE_TYPE_CPU) return;
+        ContextOptions options;
+        options.n_ubatch = best_ubatch();
+        options.n_context = 2 * options.n_ubatch;
+        options.mtp = false;
+        std::shared_ptr<VulkanModel> model;
+        if (VulkanModel::outline(device, plan).get(model).ok()) (void)request_pipelines(*model, options);
     }
 };
 
