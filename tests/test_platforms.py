@@ -1,7 +1,7 @@
 """The same text on every platform: instruction sets and Vulkan devices of this machine, Windows under wine, ARM.
 
 The program is tests/demo_text.cpp. For other platforms it is compiled from the single header, which also shows that
-this compiles there without a warning. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and the unit tests on Windows.
+this compiles there without a warning. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, Vulkan and the unit tests on Windows.
 """
 import glob
 import json
@@ -48,12 +48,19 @@ class Base(unittest.TestCase):
         self.assertEqual(done.stdout, TEXT)
         return done.stderr.decode()
 
-    def compile(self, compiler, *options):
+    def driver(self):
+        found = glob.glob("/usr/share/vulkan/icd.d/lvp_icd.*.json")
+        if not found:
+            self.skipTest("the software Vulkan device is not installed")
+        return found[0]
+
+    def compile(self, compiler, *options, vulkan=False):
         self.need(compiler)
         program = os.path.join(self.folder, "demo_text.exe")
         ccache = [shutil.which("ccache")] if shutil.which("ccache") else []
         unit = os.path.join(self.folder, "demo_text.o")
-        for command in ([*ccache, compiler, *WARNINGS, *options, "-DAUSPEX_NO_VULKAN", "-DAUSPEX_IMPLEMENTATION", "-I",
+        without = [] if vulkan else ["-DAUSPEX_NO_VULKAN"]
+        for command in ([*ccache, compiler, *WARNINGS, *options, *without, "-DAUSPEX_IMPLEMENTATION", "-I",
                          os.path.join(REPO, "single_include"), "-c",
                          os.path.join(REPO, "tests", "demo_text.cpp"), "-o", unit],
                         [compiler, unit, "-static", "-pthread", *options, "-o", program]):
@@ -105,12 +112,6 @@ class Here(Base):
             json.dump({"file_format_version": "1.0.0", "ICD": {"library_path": library, "api_version": "1.3.0"}}, file)
         return path
 
-    def driver(self):
-        found = glob.glob("/usr/share/vulkan/icd.d/lvp_icd.*.json")
-        if not found:
-            self.skipTest("the software Vulkan device is not installed")
-        return found[0]
-
     def vulkan(self, bits):
         driver = self.driver()
         name = self.check_text([HERE], "vulkan", VK_ICD_FILENAMES=driver, LP_NATIVE_VECTOR_WIDTH=bits)
@@ -141,12 +142,38 @@ class Windows(Base):
             done = run([*program, "Z:" + os.path.join(folder, "auspex-demo.gguf"), "best", "1", PROMPT], **self.wine)
             self.assertEqual(done.returncode, 0, done.stderr)
 
+    def headers(self, *names):
+        """A folder with these of /usr/include, without the rest of this machine's headers."""
+        folder = os.path.join(self.folder, "include")
+        os.makedirs(folder)
+        for name in names:
+            os.symlink(os.path.join("/usr/include", name), os.path.join(folder, name))
+        return folder
+
+    @unittest.skipUnless(DEEP, "runs with AUSPEX_TEST_DEEP=1")
+    def test_text_on_vulkan(self):
+        """wine finds Vulkan through its X11 driver, so it wants a display."""
+        self.need("Xvfb")
+        headers = self.headers("vulkan", "vk_video", "volk.h", "volk.c")
+        program = self.compile(MINGW, "-O1", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-municode",
+                               "-Wa,-mbig-obj", "-isystem", headers, vulkan=True)
+        receiver, sender = os.pipe()
+        with subprocess.Popen(["Xvfb", "-displayfd", str(sender)], pass_fds=[sender], stderr=subprocess.DEVNULL) as x:
+            try:
+                display = ":" + os.read(receiver, 16).decode().strip()
+                for bits in ("128", "256", "512"):
+                    name = self.check_text([WINE, program], "vulkan", VK_ICD_FILENAMES=self.driver(), DISPLAY=display,
+                                           LP_NATIVE_VECTOR_WIDTH=bits, **self.wine)
+                    self.assertIn(f"{bits} bits", name)
+            finally:
+                self.end_wine()
+                x.terminate()
+                os.close(receiver)
+                os.close(sender)
+
     @unittest.skipUnless(DEEP, "runs with AUSPEX_TEST_DEEP=1")
     def test_the_unit_tests(self):
-        headers = os.path.join(self.folder, "include")  # without the rest of this machine's headers
-        os.makedirs(headers)
-        for name in ("CLI", "nlohmann", "stb", "doctest"):
-            os.symlink(os.path.join("/usr/include", name), os.path.join(headers, name))
+        headers = self.headers("CLI", "nlohmann", "stb", "doctest")
         build = os.path.join(REPO, "build", "windows")
         found = [f"-DAUSPEX_{name}={headers}" for name in ("CLI11", "NLOHMANN", "STB", "DOCTEST")]
         for command in (["cmake", "-S", REPO, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
