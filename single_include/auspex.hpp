@@ -7520,6 +7520,34 @@ Status choose_memory(Gpu* gpu, int direct_upload);
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
+// --------------------------------------------------------------------- src/machine/vulkan/loader.h
+
+// machine/vulkan/loader: the system's Vulkan loader and drivers as libraries of the process.
+//
+// Owns    nothing: what was loaded stays loaded until the process ends.
+// Tests   tests/test_vulkan_device.cpp.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+
+/// Loads the Vulkan loader and takes vkGetInstanceProcAddr from it, or from `detail`.
+/// errors    no_device: there is none; the text says what was tried.
+Status load_library(Gpu* gpu, const OpenDetail& detail);
+
+/// Keeps the drivers of the instances that exist now loaded. The loader unloads a driver with its last instance; with
+/// glibc the static thread storage of NVIDIA's (580) is lost then, and after some twenty devices none is left.
+/// cost      a look at each library of the process, some 10 us
+void keep_drivers_loaded();
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
 // ------------------------------------------------------------------- src/machine/vulkan/timeline.h
 
 // machine/vulkan/timeline: submissions to a device's queue, and waiting for them.
@@ -7891,6 +7919,8 @@ class Pipelines {
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// Likewise: the first of the alternatives that this device accepts. report() says why the ones before it failed.
     Id request(std::vector<PipelineKey> alternatives);
+    /// Queues a pipeline that request() may ask for later: whatever fails here is tried again there.
+    void request_ahead(const PipelineKey& key) { (void)queue({key}, true); }
     /// Waits until the pipeline is built.
     ///
     /// errors    unsupported: no alternative works; the text says why each failed. bad_argument: no such shader, or the
@@ -7918,6 +7948,7 @@ class Pipelines {
         uint32_t chosen = 0;
         bool queued = false;  ///< waiting, being built, or done
         bool done = false;
+        bool ahead = false;  ///< nobody but request_ahead() has asked for it
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
@@ -7931,6 +7962,7 @@ class Pipelines {
         std::string refused;
     };
     Pipelines() = default;
+    Id queue(std::vector<PipelineKey> alternatives, bool ahead);
     void start_worker();
     static void* work_entry(void* me);
     void work();
@@ -31774,22 +31806,22 @@ std::string describe(const DeviceTraits& t) {
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
-// ------------------------------------------------------------------- src/machine/vulkan/device.cpp
+// ------------------------------------------------------------------- src/machine/vulkan/loader.cpp
 
 #ifndef AUSPEX_NO_VULKAN
 
-
 #if !defined(_WIN32)
 #include <dlfcn.h>
+#endif
+#if defined(__GLIBC__)
+#include <link.h>
 #endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
-namespace device_impl {
-
-// ------------------------------------------------------------------------------------- the loader
+namespace loader_impl {
 
 void* open_library(const char* name) {
 #if defined(_WIN32)
@@ -31825,6 +31857,8 @@ constexpr const char* kLoaders[] = {"libvulkan.1.dylib", "libvulkan.dylib", "lib
 constexpr const char* kLoaders[] = {"libvulkan.so.1", "libvulkan.so"};
 #endif
 
+}  // namespace loader_impl
+
 Status load_library(Gpu* gpu, const OpenDetail& detail) {
     if (detail.loader) {
         gpu->vki.vkGetInstanceProcAddr = detail.loader;
@@ -31836,18 +31870,50 @@ Status load_library(Gpu* gpu, const OpenDetail& detail) {
         gpu->library = open(name);
     };
     if (detail.loader_path)
-        attempt(detail.loader_path, open_library);
+        attempt(detail.loader_path, loader_impl::open_library);
     else
-        for (const char* name : kLoaders)
-            if (!gpu->library) attempt(name, open_system_library);
+        for (const char* name : loader_impl::kLoaders)
+            if (!gpu->library) attempt(name, loader_impl::open_system_library);
     if (!gpu->library)
         return fail(Code::no_device, "there is no Vulkan loader (tried ", tried,
                     "): install the graphics driver, or use the CPU.");
-    gpu->vki.vkGetInstanceProcAddr = library_entry(gpu->library);
+    gpu->vki.vkGetInstanceProcAddr = loader_impl::library_entry(gpu->library);
     if (!gpu->vki.vkGetInstanceProcAddr)
         return fail(Code::no_device, tried, " has no vkGetInstanceProcAddr: it is not a Vulkan loader.");
     return {};
 }
+
+void keep_drivers_loaded() {
+#if defined(__GLIBC__)
+    std::vector<std::string> names;
+    const auto add = [](dl_phdr_info* info, size_t, void* to) {
+        if (info->dlpi_name && *info->dlpi_name) static_cast<std::vector<std::string>*>(to)->push_back(info->dlpi_name);
+        return 0;
+    };
+    dl_iterate_phdr(add, &names);
+    for (const std::string& name : names) {
+        void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD);
+        if (library && !dlsym(library, "vk_icdGetInstanceProcAddr")) dlclose(library);
+    }
+#endif
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------------- src/machine/vulkan/device.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+namespace device_impl {
 
 // ------------------------------------------------------------------------------------- the tables
 
@@ -32047,6 +32113,7 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
         return s;
     }
     gpu->owns_instance = true;
+    if (!detail.loader) keep_drivers_loaded();
     if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
     if (detail.edit_instance) detail.edit_instance(&t);
     if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
@@ -32297,7 +32364,6 @@ Gpu::~Gpu() {
         if (!destroy) take_instance(vki, instance, "vkDestroyInstance", &destroy);
         if (destroy) destroy(instance, nullptr);
     }
-    // The loader stays loaded, as volk's does: drivers do not take being loaded again and again well.
 }
 
 Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) {
@@ -32315,7 +32381,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
         look();
     } else {
-        if (Status s = impl::load_library(gpu.get(), detail); !s.ok()) return s;
+        if (Status s = load_library(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
         look();
@@ -32348,7 +32414,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
 
 Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
     const GpuRef gpu = std::make_shared<Gpu>();
-    AUSPEX_TRY(device_impl::load_library(gpu.get(), detail));
+    AUSPEX_TRY(load_library(gpu.get(), detail));
     AUSPEX_TRY(device_impl::create_instance(gpu.get(), detail));
     std::vector<VkPhysicalDevice> all;
     AUSPEX_TRY(device_impl::all_physical(gpu.get()).get(all));
@@ -43517,6 +43583,10 @@ Pipelines::~Pipelines() {
 }
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
+    return queue(std::move(alternatives), false);
+}
+
+Pipelines::Id Pipelines::queue(std::vector<PipelineKey> alternatives, bool ahead) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
     std::unique_lock<std::mutex> hold(lock_);
     Id id = static_cast<Id>(entries_.size());
@@ -43526,10 +43596,13 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     if (id == entries_.size()) {
         entries_.emplace_back();
         entries_.back().alternatives = std::move(alternatives);
+        entries_.back().ahead = true;
         by_hash_.emplace(hash, id);
     }
     Entry& e = entries_[id];
-    const bool again = e.done && e.status.code == Code::out_of_memory;  // memory may have been freed since
+    const bool failed = e.done && !e.status.ok(), first = e.ahead && !ahead;
+    const bool again = failed && (first || e.status.code == Code::out_of_memory);  // memory may have been freed since
+    e.ahead = e.ahead && ahead;
     if (e.queued && !again) return id;
     // If an allocation below fails, the entry is not queued, and the next request() queues it.
     if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();
@@ -46274,7 +46347,7 @@ Status request_pipelines(const VulkanModel& model, const ContextOptions& options
     const auto request = [&](const ListBuilder::Piece& piece) {
         DispatchList list;
         AUSPEX_TRY(ListBuilder(model, buffers).build(piece).get(list));
-        (void)list.request(model.device->pipelines.get());
+        for (const PipelineKey& key : list.keys()) model.device->pipelines->request_ahead(key);
         return Status();
     };
     Pass prompt;

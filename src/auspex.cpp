@@ -156,6 +156,8 @@
 #include "machine/vulkan/quirks.cpp"
 #include "machine/vulkan/probe.h"
 #include "machine/vulkan/probe.cpp"
+#include "machine/vulkan/loader.h"
+#include "machine/vulkan/loader.cpp"
 #include "machine/vulkan/device.cpp"
 #include "machine/vulkan/timeline.h"
 #include "machine/vulkan/timeline.cpp"

@@ -105,6 +105,18 @@ TEST_CASE("Kind::best takes a software device only if allowed") {
     CHECK(software.value()->budget_bytes() == UINT64_MAX);  // its heap size is a figure, not a limit
 }
 
+TEST_CASE("a device is opened and closed as often as an application likes") {
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    const Status first = vk::open_gpu(options).status();
+    if (first.code == Code::no_device) return test::skip_without_device(first.text);
+    for (int i = 0; i < 40; ++i) {  // a driver that was unloaded each time got no further than twenty
+        CAPTURE(i);
+        const Status s = vk::open_gpu(options).status();
+        REQUIRE_MESSAGE(s.ok(), s.message());
+    }
+}
+
 TEST_CASE("a driver that rejects its own features is asked again without them") {
     static PFN_vkCreateDevice real = nullptr;
     static int calls = 0;

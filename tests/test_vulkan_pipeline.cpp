@@ -96,6 +96,29 @@ TEST_CASE("a driver that fails to make a pipeline is an error") {
     v->finish();
 }
 
+TEST_CASE("a pipeline that could not be made ahead is made when it is needed") {
+    static PFN_vkCreateComputePipelines real;
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* d) { real = d->vkCreateComputePipelines; };
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    vk::Pipelines& p = *v->pipelines;
+    const vk::PipelineKey key{"selftest_rows", 64, {{kRowCount, 2}}, 0, false};
+    v->gpu->vk.vkCreateComputePipelines = refuse_pipelines;
+    p.request_ahead(key);
+    CHECK_FALSE(p.wait(0).ok());
+    v->gpu->vk.vkCreateComputePipelines = real;
+    const auto id = p.request(key);
+    CHECK(p.size() == 1);
+    CHECK(p.wait(id).ok());
+    v->gpu->vk.vkCreateComputePipelines = refuse_pipelines;
+    const vk::PipelineKey other{"selftest_rows", 64, {{kRowCount, 3}}, 0, false};
+    CHECK_FALSE(p.wait(p.request(other)).ok());
+    v->gpu->vk.vkCreateComputePipelines = real;
+    CHECK_FALSE(p.wait(p.request(other)).ok());  // an error of the driver's stays
+    v->finish();
+}
+
 TEST_CASE("a kernel that needs missing capabilities is rejected before the driver sees it") {
     vk::OpenDetail detail;
     detail.edit_traits = [](vk::DeviceTraits* t) {

@@ -37,9 +37,6 @@ struct Vulkan {
             detail.validation = false;
             gpu = vk::open_gpu(options, detail);
         }
-        // One device stays open for good, because some drivers cannot be loaded more than thirty times.
-        static const auto* keep = gpu.ok() ? new vk::GpuRef(vk::open_gpu(options).value()) : nullptr;
-        (void)keep;
         static bool seen = false;  // a device that was there may not vanish
         seen = seen || gpu.ok();
         if (gpu.status().code == auspex::Code::no_device && !seen) {

@@ -1,78 +1,14 @@
-#include "../../base/os.h"
+#include "loader.h"
 #include "probe.h"
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
-
-#if !defined(_WIN32)
-#include <dlfcn.h>
-#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace device_impl {
-
-// ------------------------------------------------------------------------------------- the loader
-
-void* open_library(const char* name) {
-#if defined(_WIN32)
-    return reinterpret_cast<void*>(LoadLibraryW(wide_path(name).c_str()));
-#else
-    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
-#endif
-}
-/// One that belongs to the system. On Windows a file of its name in the folder of the program, or in the current one,
-/// is not it.
-void* open_system_library(const char* name) {
-#if defined(_WIN32)
-    return reinterpret_cast<void*>(LoadLibraryExA(name, nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32));
-#else
-    return open_library(name);
-#endif
-}
-
-PFN_vkGetInstanceProcAddr library_entry(void* library) {
-#if defined(_WIN32)
-    return reinterpret_cast<PFN_vkGetInstanceProcAddr>(
-        reinterpret_cast<void*>(GetProcAddress(reinterpret_cast<HMODULE>(library), "vkGetInstanceProcAddr")));
-#else
-    return reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library, "vkGetInstanceProcAddr"));
-#endif
-}
-
-#if defined(_WIN32)
-constexpr const char* kLoaders[] = {"vulkan-1.dll"};
-#elif defined(__APPLE__)
-constexpr const char* kLoaders[] = {"libvulkan.1.dylib", "libvulkan.dylib", "libMoltenVK.dylib"};
-#else
-constexpr const char* kLoaders[] = {"libvulkan.so.1", "libvulkan.so"};
-#endif
-
-Status load_library(Gpu* gpu, const OpenDetail& detail) {
-    if (detail.loader) {
-        gpu->vki.vkGetInstanceProcAddr = detail.loader;
-        return {};
-    }
-    std::string tried;
-    auto attempt = [&](const char* name, void* (*open)(const char*)) {
-        tried += say(tried.empty() ? "" : ", ", name);
-        gpu->library = open(name);
-    };
-    if (detail.loader_path)
-        attempt(detail.loader_path, open_library);
-    else
-        for (const char* name : kLoaders)
-            if (!gpu->library) attempt(name, open_system_library);
-    if (!gpu->library)
-        return fail(Code::no_device, "there is no Vulkan loader (tried ", tried,
-                    "): install the graphics driver, or use the CPU.");
-    gpu->vki.vkGetInstanceProcAddr = library_entry(gpu->library);
-    if (!gpu->vki.vkGetInstanceProcAddr)
-        return fail(Code::no_device, tried, " has no vkGetInstanceProcAddr: it is not a Vulkan loader.");
-    return {};
-}
 
 // ------------------------------------------------------------------------------------- the tables
 
@@ -272,6 +208,7 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
         return s;
     }
     gpu->owns_instance = true;
+    if (!detail.loader) keep_drivers_loaded();
     if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
     if (detail.edit_instance) detail.edit_instance(&t);
     if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
@@ -522,7 +459,6 @@ Gpu::~Gpu() {
         if (!destroy) take_instance(vki, instance, "vkDestroyInstance", &destroy);
         if (destroy) destroy(instance, nullptr);
     }
-    // The loader stays loaded, as volk's does: drivers do not take being loaded again and again well.
 }
 
 Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) {
@@ -540,7 +476,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
         look();
     } else {
-        if (Status s = impl::load_library(gpu.get(), detail); !s.ok()) return s;
+        if (Status s = load_library(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
         look();
@@ -573,7 +509,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
 
 Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
     const GpuRef gpu = std::make_shared<Gpu>();
-    AUSPEX_TRY(device_impl::load_library(gpu.get(), detail));
+    AUSPEX_TRY(load_library(gpu.get(), detail));
     AUSPEX_TRY(device_impl::create_instance(gpu.get(), detail));
     std::vector<VkPhysicalDevice> all;
     AUSPEX_TRY(device_impl::all_physical(gpu.get()).get(all));

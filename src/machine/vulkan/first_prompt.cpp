@@ -14,7 +14,7 @@ Status request_pipelines(const VulkanModel& model, const ContextOptions& options
     const auto request = [&](const ListBuilder::Piece& piece) {
         DispatchList list;
         AUSPEX_TRY(ListBuilder(model, buffers).build(piece).get(list));
-        (void)list.request(model.device->pipelines.get());
+        for (const PipelineKey& key : list.keys()) model.device->pipelines->request_ahead(key);
         return Status();
     };
     Pass prompt;

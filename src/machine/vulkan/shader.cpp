@@ -324,6 +324,10 @@ Pipelines::~Pipelines() {
 }
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
+    return queue(std::move(alternatives), false);
+}
+
+Pipelines::Id Pipelines::queue(std::vector<PipelineKey> alternatives, bool ahead) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
     std::unique_lock<std::mutex> hold(lock_);
     Id id = static_cast<Id>(entries_.size());
@@ -333,10 +337,13 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     if (id == entries_.size()) {
         entries_.emplace_back();
         entries_.back().alternatives = std::move(alternatives);
+        entries_.back().ahead = true;
         by_hash_.emplace(hash, id);
     }
     Entry& e = entries_[id];
-    const bool again = e.done && e.status.code == Code::out_of_memory;  // memory may have been freed since
+    const bool failed = e.done && !e.status.ok(), first = e.ahead && !ahead;
+    const bool again = failed && (first || e.status.code == Code::out_of_memory);  // memory may have been freed since
+    e.ahead = e.ahead && ahead;
     if (e.queued && !again) return id;
     // If an allocation below fails, the entry is not queued, and the next request() queues it.
     if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();

@@ -100,6 +100,8 @@ class Pipelines {
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// Likewise: the first of the alternatives that this device accepts. report() says why the ones before it failed.
     Id request(std::vector<PipelineKey> alternatives);
+    /// Queues a pipeline that request() may ask for later: whatever fails here is tried again there.
+    void request_ahead(const PipelineKey& key) { (void)queue({key}, true); }
     /// Waits until the pipeline is built.
     ///
     /// errors    unsupported: no alternative works; the text says why each failed. bad_argument: no such shader, or the
@@ -127,6 +129,7 @@ class Pipelines {
         uint32_t chosen = 0;
         bool queued = false;  ///< waiting, being built, or done
         bool done = false;
+        bool ahead = false;  ///< nobody but request_ahead() has asked for it
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
@@ -140,6 +143,7 @@ class Pipelines {
         std::string refused;
     };
     Pipelines() = default;
+    Id queue(std::vector<PipelineKey> alternatives, bool ahead);
     void start_worker();
     static void* work_entry(void* me);
     void work();
