@@ -1,8 +1,9 @@
 """Whole agents from npm against the server: each runs a task of five tool rounds in an empty folder. See server_rig.py.
 
-pi in every run; the others in deep mode, because they send 10 000 to 30 000 tokens. Skipped by name where node or the
-registry is away.
+They send prompts of 2000 to 26 000 tokens, so the model is a narrow one. Skipped by name where node or the registry is
+away.
 """
+import concurrent.futures
 import json
 import os
 import re
@@ -11,12 +12,20 @@ import tempfile
 import unittest
 
 from npm_packages import install
-from server_rig import Server, call, script_file, tool_model
+from narrow_model import narrow_model
+from server_rig import Server, call, script_file
+from test_cli import QWEN36
 
-DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
 N_ROUND = 5
 TASK = "Count the rounds."
-deep = unittest.skipUnless(DEEP, "agents with long prompts run in deep mode")
+PACKAGES = {  # program: package, in the order in which the tests run
+    "claude": "@anthropic-ai/claude-code@2.1.197",
+    "codex": "@openai/codex@0.169.0",
+    "cn": "@continuedev/cli@1.5.47",
+    "opencode": "opencode-ai@1.18.33",
+    "pi": "@mariozechner/pi-coding-agent@0.73.1",
+    "qwen": "@qwen-code/qwen-code@0.15.10",
+}
 
 
 def rounds(tool, name, **more):
@@ -30,11 +39,20 @@ def rounds(tool, name, **more):
 
 
 class Agents(unittest.TestCase):
-    def run_agent(self, package, script, arguments, files=(), **environment):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = narrow_model(QWEN36)
+        cls.addClassCleanup(os.remove, cls.model)
+        installer = concurrent.futures.ThreadPoolExecutor(1)  # installs the next packages while an agent runs
+        cls.addClassCleanup(installer.shutdown, cancel_futures=True)
+        cls.folders = {program: installer.submit(install, [package], scripts=True)
+                       for program, package in PACKAGES.items()}
+
+    def run_agent(self, script, arguments, files=(), **environment):
         """files: {path in the home folder: text}; $URL stands for the server's in them and in the environment."""
-        program = os.path.join(install([package], scripts=True), "node_modules", ".bin", arguments[0])
-        model, replies = tool_model(), script_file(script)
-        server = Server("-v", "--temp", 0, "--script", replies, model=model)
+        program = os.path.join(self.folders[arguments[0]].result(), "node_modules", ".bin", arguments[0])
+        replies = script_file(script)
+        server = Server("-v", "--temp", 0, "--script", replies, model=self.model)
         try:
             with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as work:
                 for path, text in dict(files).items():
@@ -42,13 +60,12 @@ class Agents(unittest.TestCase):
                     with open(os.path.join(home, path), "w") as f:
                         f.write(text.replace("$URL", server.url))
                 r = subprocess.run(
-                    [program, *arguments[1:]], cwd=work, capture_output=True, text=True, timeout=400,
+                    [program, *arguments[1:]], cwd=work, capture_output=True, text=True, timeout=120,
                     stdin=subprocess.DEVNULL,
                     env={"PATH": os.environ["PATH"], "HOME": home, "TERM": "dumb", "NO_PROXY": "127.0.0.1",
                          **{k: v.replace("$URL", server.url) for k, v in environment.items()}})
         finally:
             code, log = server.stop()
-            os.remove(model)
             os.remove(replies)
         self.assertEqual(code, 0, log)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr + log)
@@ -60,7 +77,7 @@ class Agents(unittest.TestCase):
         n_last = max(n for n, _, _ in replies)
         loop = [r for r in replies if r[0] > n_last / 2]  # not the requests for titles and the like
         appended = [n - before - reply for (before, _, reply), (n, _, _) in zip(loop, loop[1:])]
-        print(f"{package}: {len(replies)} requests, rows of the loop's prompts {[n for n, _, _ in loop]}, "
+        print(f"{arguments[0]}: {len(replies)} requests, rows of the loop's prompts {[n for n, _, _ in loop]}, "
               f"appended {appended}, computed {[n for _, n, _ in loop]}", flush=True)
         self.assertEqual(len(loop), N_ROUND + 1, log)
         for n_appended, (_, n_computed, _) in zip(appended, loop[1:]):
@@ -69,45 +86,36 @@ class Agents(unittest.TestCase):
     def test_pi(self):
         models = {"providers": {"local": {"baseUrl": "$URL/v1", "api": "openai-completions", "apiKey": "x",
                                           "models": [{"id": "demo"}]}}}
-        self.run_agent("@mariozechner/pi-coding-agent@0.73.1", rounds("bash", "command"),
-                       ["pi", "--provider", "local", "--model", "demo", "-p", TASK],
+        self.run_agent(rounds("bash", "command"), ["pi", "--provider", "local", "--model", "demo", "-p", TASK],
                        {".pi/agent/models.json": json.dumps(models)})
 
-    @deep
     def test_codex(self):
         config = ('model = "demo"\nmodel_provider = "local"\n[model_providers.local]\nname = "local"\n'
                   'base_url = "$URL/v1"\nwire_api = "responses"\nenv_key = "K"\n')
-        self.run_agent("@openai/codex@0.169.0", rounds("exec_command", "cmd"),
+        self.run_agent(rounds("exec_command", "cmd"),
                        ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK],
                        {".codex/config.toml": config}, K="x")
 
-    @deep
     def test_opencode(self):
         config = {"provider": {"local": {"npm": "@ai-sdk/openai-compatible", "name": "local",
                                          "options": {"baseURL": "$URL/v1", "apiKey": "x"},
                                          "models": {"demo": {"name": "demo"}}}}}
-        self.run_agent("opencode-ai@1.18.33", rounds("bash", "command", description="Counts"),
-                       ["opencode", "run", "-m", "local/demo", TASK],
+        self.run_agent(rounds("bash", "command", description="Counts"), ["opencode", "run", "-m", "local/demo", TASK],
                        {".config/opencode/opencode.json": json.dumps(config)})
 
-    @deep
     def test_qwen_code(self):
-        self.run_agent("@qwen-code/qwen-code@0.15.10",
-                       rounds("run_shell_command", "command", description="Counts", is_background="false"),
+        self.run_agent(rounds("run_shell_command", "command", description="Counts", is_background="false"),
                        ["qwen", "--yolo", "-p", TASK],
                        OPENAI_API_KEY="x", OPENAI_BASE_URL="$URL/v1", OPENAI_MODEL="demo")
 
-    @deep
     def test_continue(self):
         config = ('name: local\nversion: 1.0.0\nschema: v1\nmodels:\n  - name: demo\n    provider: openai\n'
                   '    model: any\n    apiBase: $URL/v1\n    apiKey: x\n    roles: [chat]\n')
-        self.run_agent("@continuedev/cli@1.5.47", rounds("Bash", "command"),
-                       ["cn", "--auto", "-p", TASK], {".continue/config.yaml": config},
+        self.run_agent(rounds("Bash", "command"), ["cn", "--auto", "-p", TASK], {".continue/config.yaml": config},
                        CONTINUE_TELEMETRY_ENABLED="0", CONTINUE_ALLOW_ANONYMOUS_TELEMETRY="0")
 
-    @deep
     def test_claude_code(self):
-        self.run_agent("@anthropic-ai/claude-code@2.1.197", rounds("Bash", "command", description="Counts"),
+        self.run_agent(rounds("Bash", "command", description="Counts"),
                        ["claude", "-p", TASK, "--model", "demo", "--allowedTools", "Bash"],
                        ANTHROPIC_BASE_URL="$URL", ANTHROPIC_API_KEY="x", DISABLE_TELEMETRY="1",
                        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", IS_SANDBOX="1")
