@@ -48,7 +48,7 @@ def assembled(events):
 class Golden(BaseServer):
     def test_stream(self):
         """Byte for byte, but for the id."""
-        data = self.server.post(MESSAGES, {**ask("Hello", max_tokens=3), "stream": True}).body
+        data = self.server.post(MESSAGES, {**ask("Hello", max_tokens=1), "stream": True}).body
         first = json.loads(data.split("\n")[1][6:])
         usage = '"usage":{"input_tokens":15,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,' \
                 '"output_tokens":'
@@ -57,8 +57,8 @@ class Golden(BaseServer):
             '{"type":"message_start","message":{"id":"ID","type":"message","role":"assistant","model":"auspex-demo",'
             '"content":[],"stop_reason":null,"stop_sequence":null,' + usage + "0}}}",
             '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',
-            delta + '"```"}}', delta + '"python"}}', delta + '"\\n"}}', '{"type":"content_block_stop","index":0}',
-            '{"type":"message_delta","delta":{"stop_reason":"max_tokens","stop_sequence":null},' + usage + "3}}",
+            delta + '"```"}}', '{"type":"content_block_stop","index":0}',
+            '{"type":"message_delta","delta":{"stop_reason":"max_tokens","stop_sequence":null},' + usage + "1}}",
             '{"type":"message_stop"}']
         events = [f"event: {json.loads(line)['type']}\ndata: {line}\n\n" for line in wanted]
         self.assertEqual(data.replace(first["message"]["id"], "ID"), "".join(events))

@@ -19,7 +19,7 @@ class ChatProtocol final : public Protocol {
 
     void begin(const Usage&) override {}
 
-    void event(uint32_t i, const auspex::ReplyEvent& e, size_t) override {
+    void event(uint32_t i, const auspex::ReplyEvent& e) override {
         open(i);
         using Kind = auspex::ReplyEvent::Kind;
         const uint32_t call = e.i_call;

@@ -17,7 +17,7 @@ class TextProtocol final : public Protocol {
                  {"system_fingerprint", "auspex-" AUSPEX_VERSION}};
     }
     void begin(const Usage&) override {}
-    void event(uint32_t i, const auspex::ReplyEvent& e, size_t) override { chunk(i, e.text, nullptr); }
+    void event(uint32_t i, const auspex::ReplyEvent& e) override { chunk(i, e.text, nullptr); }
     void logprobs(uint32_t, const std::vector<TokenLogprob>& more) override {
         logprobs_.insert(logprobs_.end(), more.begin(), more.end());
     }
@@ -71,7 +71,7 @@ class NativeProtocol final : public Protocol {
   public:
     explicit NativeProtocol(const Service& s) : alias_(s.alias) {}
     void begin(const Usage&) override {}
-    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+    void event(uint32_t, const auspex::ReplyEvent& e) override {
         write_data({{"index", 0}, {"content", e.text}, {"tokens", Json::array()}, {"stop", false}});
     }
     void end_choice(uint32_t, const Choice& c) override { write_data(last(c, "")); }

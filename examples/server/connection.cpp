@@ -88,17 +88,23 @@ long Connection::read(char* to, size_t n) {
 
 long Connection::write(const char* from, size_t n) {
     for (size_t done = 0; done < n;) {
-        pollfd fds[2] = {{fd_, POLLOUT, 0}, {stop_fd_, POLLIN, 0}};
-        const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : options_.write_seconds);
-        if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0) return -1;
-        stopping_ = stopping_ || fds[1].revents != 0;  // a client that takes nothing must not keep the server
-        if (fds[0].revents == 0) continue;
-        if ((fds[0].revents & POLLOUT) == 0) return -1;
         const ssize_t sent = ::send(fd_, from + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno != EAGAIN && errno != EINTR) return -1;
         if (sent > 0) done += static_cast<size_t>(sent);
+        if (sent >= 0 || errno == EINTR) continue;
+        if ((errno != EAGAIN && errno != EWOULDBLOCK) || !writable()) return -1;
     }
     return static_cast<long>(n);
+}
+
+/// Waits until the client takes more; not for long if the server stops meanwhile.
+bool Connection::writable() {
+    for (;;) {
+        pollfd fds[2] = {{fd_, POLLOUT, 0}, {stop_fd_, POLLIN, 0}};
+        const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : options_.write_seconds);
+        if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0) return false;
+        stopping_ = stopping_ || fds[1].revents != 0;  // a client that takes nothing must not keep the server
+        if (fds[0].revents != 0) return (fds[0].revents & POLLOUT) != 0;
+    }
 }
 
 bool Connection::gone() const {

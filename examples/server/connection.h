@@ -43,6 +43,7 @@ class Connection {
   private:
     using Clock = std::chrono::steady_clock;
     bool fill();
+    bool writable();
 
     int fd_, stop_fd_;
     const HttpOptions& options_;

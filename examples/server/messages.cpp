@@ -25,7 +25,7 @@ class MessagesProtocol final : public Protocol {
         write_event("message_start", {{"message", message}});
     }
 
-    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+    void event(uint32_t, const auspex::ReplyEvent& e) override {
         using Kind = auspex::ReplyEvent::Kind;
         switch (e.kind) {
             case Kind::reasoning:

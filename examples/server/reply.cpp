@@ -1,5 +1,7 @@
 #include "reply.h"
 
+#include <optional>
+
 namespace server {
 
 namespace {
@@ -41,13 +43,15 @@ class Reader {
           protocol_(protocol),
           streams_calls_(request.sampling.constraint && !request.constrain_answer && !request.scripted) {}
 
-    /// Failure: parsing ran out of memory, or an event says so.
+    /// Failure: parsing ran out of memory, or an event says so. Text that came together is told in one piece.
     Failure take(const std::deque<GenerationEvent>& events) {
+        Failure failure;
         for (const GenerationEvent& e : events) {
-            const Failure failure = take(e);
-            if (!failure.ok()) return failure;
+            failure = take(e);
+            if (!failure.ok()) break;
         }
-        return {};
+        tell_pending();
+        return failure;
     }
 
     std::vector<Choice> choices;
@@ -75,6 +79,7 @@ class Reader {
             const Failure failure = tell(parser_.finish(), e);
             if (!failure.ok()) return failure;
         }
+        tell_pending();
         choices.back().finish = e.finish;
         choices.back().stop = e.stop;
         choices.back().usage = e.usage;
@@ -138,14 +143,32 @@ class Reader {
             case Kind::call_dropped: cut_ = true; return;  // the reply ended in it, and its beginning was told
         }
         if (!c.calls.empty()) one.i_call = static_cast<uint32_t>(c.calls.size() - 1);
-        protocol_.event(e.i_choice, one, e.n_token);
+        add_pending(std::move(one), e);
+    }
+
+    void add_pending(auspex::ReplyEvent one, const GenerationEvent& e) {
+        const bool starts = one.kind == Kind::call_begin || one.kind == Kind::call_end;
+        if (pending_ && !starts && pending_->kind == one.kind) {
+            pending_->text += one.text;
+        } else {
+            tell_pending();
+            pending_ = std::move(one);
+        }
+        pending_choice_ = e.i_choice;
+    }
+
+    void tell_pending() {
+        if (pending_) protocol_.event(pending_choice_, *pending_);
+        pending_.reset();
     }
 
     const GenerationRequest& request_;
     Protocol& protocol_;
     const bool streams_calls_;
     auspex::ReplyStream parser_;
-    std::vector<auspex::ReplyEvent> call_;  ///< the one that is held
+    std::vector<auspex::ReplyEvent> call_;       ///< the one that is held
+    std::optional<auspex::ReplyEvent> pending_;  ///< not told yet; never beyond take()
+    uint32_t pending_choice_ = 0;
     bool cut_ = false;
 };
 

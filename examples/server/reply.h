@@ -29,7 +29,8 @@ class Protocol {
     virtual ~Protocol() = default;
     /// The prompt of the first choice was computed. Called once, before anything but fail().
     virtual void begin(const Usage& usage) = 0;
-    virtual void event(uint32_t i_choice, const auspex::ReplyEvent& event, size_t n_token) = 0;
+    /// Text of one kind is whatever of it came together: of one token or of several.
+    virtual void event(uint32_t i_choice, const auspex::ReplyEvent& event) = 0;
     /// Of tokens whose text is in the events that follow, or in none if it is held back.
     virtual void logprobs(uint32_t, const std::vector<TokenLogprob>&) {}
     /// So far, where the request wants to know it; with the events that follow.

@@ -38,7 +38,7 @@ class ResponsesProtocol final : public Protocol {
         write("response.in_progress", {{"response", head_}});
     }
 
-    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+    void event(uint32_t, const auspex::ReplyEvent& e) override {
         using Kind = auspex::ReplyEvent::Kind;
         switch (e.kind) {
             case Kind::reasoning:
