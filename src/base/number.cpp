@@ -72,22 +72,25 @@ std::string supported_types() {
     return s;
 }
 
-float f16_to_f32(uint16_t h) {
-    const uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31u, mantissa = h & 0x3ffu;
-    uint32_t u;
-    if (exponent == 31) {
-        u = 0x7f800000u | mantissa << 13;
-    } else if (exponent != 0) {
-        u = (exponent + 112) << 23 | mantissa << 13;
-    } else {  // subnormal: mantissa * 2^-24, a normal float32 (or zero)
-        const float f = static_cast<float>(static_cast<int>(mantissa)) * 5.9604644775390625e-8f;
-        std::memcpy(&u, &f, 4);
-    }
-    u |= sign;
+namespace number_impl {
+
+/// f16_to_f32() without a branch, so that rows are decoded by vectors.
+inline float wider(uint16_t h) {
+    const uint32_t exponent = h & 0x7c00u, mantissa = h & 0x3ffu;
+    // A subnormal: mantissa * 2^-24, a normal float32 (or zero).
+    const float small = static_cast<float>(static_cast<int>(mantissa)) * 5.9604644775390625e-8f;
+    uint32_t u, bits;
+    std::memcpy(&u, &small, 4);
+    bits = ((h & 0x7fffu) << 13) + (exponent == 0x7c00u ? 224u << 23 : 112u << 23);
+    bits = (exponent == 0 ? u : bits) | (h & 0x8000u) << 16;
     float f;
-    std::memcpy(&f, &u, 4);
+    std::memcpy(&f, &bits, 4);
     return f;
 }
+
+}  // namespace number_impl
+
+float f16_to_f32(uint16_t h) { return number_impl::wider(h); }
 
 uint16_t f32_to_f16(float f) {
     uint32_t u;
@@ -126,7 +129,7 @@ void decode_row(Type t, const void* from, float* to, size_t n) {
             if (n) std::memcpy(to, p, n * 4);
             return;
         case Type::f16:
-            for (size_t i = 0; i < n; ++i) to[i] = impl::half_at(p + 2 * i);
+            for (size_t i = 0; i < n; ++i) to[i] = impl::wider(load<uint16_t>(p + 2 * i));
             return;
         case Type::bf16:
             for (size_t i = 0; i < n; ++i) to[i] = bf16_to_f32(load<uint16_t>(p + 2 * i));

@@ -107,8 +107,18 @@ struct Range {
     float scale = 0, min = 0;  ///< x is about scale*code + min, min <= 0
 };
 
+constexpr int kRangeTries = 22;
+
+/// nearest(v, 0, top) as a float, without a branch; 0 where v is not a number.
+inline float code_near(float v, float top) {
+    v = v > 0.0f ? v : 0.0f;
+    v = v < top ? v : top;
+    return static_cast<float>(static_cast<int>(v + 0.5f));
+}
+
 /// Fits n values by codes 0..top: tries inverse scales around the plain range and solves the weighted
-/// normal equations for scale and minimum at each; keeps the smallest weighted squared error.
+/// normal equations for scale and minimum at each; keeps the smallest weighted squared error. The tries run beside each
+/// other, so that a compiler uses vectors for them.
 inline Range fit_range(const float* x, int n, int top) {
     float low = 0, high = x[0], square = 0;
     for (int i = 0; i < n; ++i) {
@@ -119,36 +129,42 @@ inline Range fit_range(const float* x, int n, int top) {
     Range best;
     best.min = low;
     if (!(high > low)) return best;
-    const float rms = std::sqrt(square / static_cast<float>(n));
+    const float rms = std::sqrt(square / static_cast<float>(n)), top_code = static_cast<float>(top);
+    float inverse[kRangeTries], wl[kRangeTries] = {}, wll[kRangeTries] = {}, wxl[kRangeTries] = {};
+    float w_sum = 0, wx = 0;
+    for (int t = 0; t < kRangeTries; ++t) {  // 0 is the plain range fit
+        const float more = t == 0 ? 0.0f : 0.1f * static_cast<float>(t - 1) - 1.0f;
+        inverse[t] = (top_code + more) / (high - low);
+    }
+    for (int i = 0; i < n; ++i) {
+        const float w = rms + std::fabs(x[i]), above = x[i] - low;
+        w_sum += w, wx += w * x[i];
+        for (int t = 0; t < kRangeTries; ++t) {
+            const float l = code_near(inverse[t] * above, top_code);
+            wl[t] += w * l, wll[t] += w * l * l, wxl[t] += w * x[i] * l;
+        }
+    }
+    float scale[kRangeTries], min[kRangeTries], error[kRangeTries] = {};
+    for (int t = 0; t < kRangeTries; ++t) {
+        scale[t] = 1.0f / inverse[t], min[t] = low;
+        if (t == 0) continue;
+        const float det = w_sum * wll[t] - wl[t] * wl[t];
+        scale[t] = det > 0 ? (w_sum * wxl[t] - wx * wl[t]) / det : 0.0f;
+        min[t] = det > 0 ? (wll[t] * wx - wl[t] * wxl[t]) / det : 0.0f;
+        if (min[t] > 0) scale[t] = wxl[t] / wll[t], min[t] = 0;
+    }
+    for (int i = 0; i < n; ++i) {
+        const float w = rms + std::fabs(x[i]), value = x[i];
+        for (int t = 0; t < kRangeTries; ++t) {
+            const float e = scale[t] * code_near((value - min[t]) / scale[t], top_code) + min[t] - value;
+            error[t] += w * e * e;
+        }
+    }
     float best_error = -1;
-    for (int t = -1; t <= 20; ++t) {  // -1 is the plain range fit
-        const float span = static_cast<float>(top) + (t < 0 ? 0.0f : 0.1f * static_cast<float>(t) - 1.0f);
-        const float inverse = span / (high - low);
-        float w_sum = 0, wl = 0, wll = 0, wx = 0, wxl = 0;
-        for (int i = 0; i < n; ++i) {
-            const float l = static_cast<float>(nearest(inverse * (x[i] - low), 0, top));
-            const float w = rms + std::fabs(x[i]);
-            w_sum += w, wl += w * l, wll += w * l * l, wx += w * x[i], wxl += w * x[i] * l;
-        }
-        Range now{1.0f / inverse, low};
-        if (t >= 0) {
-            const float det = w_sum * wll - wl * wl;
-            if (!(det > 0)) continue;
-            now.scale = (w_sum * wxl - wx * wl) / det;
-            now.min = (wll * wx - wl * wxl) / det;
-            if (now.min > 0) now = {wxl / wll, 0};
-        }
-        if (!(now.scale > 0)) continue;
-        float error = 0;
-        for (int i = 0; i < n; ++i) {
-            const float l = static_cast<float>(nearest((x[i] - now.min) / now.scale, 0, top));
-            const float e = now.scale * l + now.min - x[i];
-            error += (rms + std::fabs(x[i])) * e * e;
-        }
-        if (best_error < 0 || error < best_error) {
-            best_error = error;
-            best = now;
-        }
+    for (int t = 0; t < kRangeTries; ++t) {
+        if (!(scale[t] > 0) || !(best_error < 0 || error[t] < best_error)) continue;
+        best_error = error[t];
+        best = {scale[t], min[t]};
     }
     return best;
 }
