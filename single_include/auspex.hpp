@@ -26014,7 +26014,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[2 * n];
             clear<n>(dot);
@@ -27430,7 +27431,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[2 * n];
             clear<n>(dot);
@@ -28857,7 +28859,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[2 * n];
             clear<n>(dot);
@@ -29261,7 +29264,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[2 * n];
             clear<n>(dot);

@@ -152,7 +152,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[2 * n];
             clear<n>(dot);
