@@ -176,19 +176,25 @@ grep -q "^step: passed: build: clang, address" "$steps" || finish
 suite "tests: clang, address and undefined behaviour" build-asan \
     -E '^(cli_(draft|session|streams|replay)|cli_memory.Quality|amalgamate|make_shaders|packages|platforms|readme)\.?'
 
-# fuzz NAME SECONDS: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
+# fuzz NAME SECONDS [PART]: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
+# Each part has random numbers and findings of its own.
 fuzz() {
-    local name=$1 seeds=()
+    local name=$1 part=${3:-1} seeds=()
     [ -d "tests/seeds/$name" ] && seeds=("tests/seeds/$name")
-    mkdir -p "build-asan/found/$name"
+    mkdir -p "build-asan/found/$name-$part"
     "build-asan/$name" -max_total_time="$2" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-        -artifact_prefix="build-asan/found/$name-" "build-asan/found/$name" "${seeds[@]}"
+        -artifact_prefix="build-asan/found/$name-$part-" "build-asan/found/$name-$part" "${seeds[@]}"
 }
-# Grammars first, because they take longest: GBNF, JSON schemas and regular expressions share a target.
-queue_step "fuzzing: fuzz_grammar, $grammar_seconds s" fuzz fuzz_grammar "$grammar_seconds"
+# Grammars take longest: GBNF, JSON schemas and regular expressions share a target. Their first part runs beside the
+# other targets and the start of the second, so that both cores end together.
+first_part=$(((grammar_seconds + 3 * fuzz_seconds) / 2))
+[ "$first_part" -lt "$grammar_seconds" ] || first_part=$((grammar_seconds / 2))
+queue_step "fuzzing: fuzz_grammar, $first_part s" fuzz fuzz_grammar "$first_part" 1
 for target in tests/fuzz_*.cpp; do
     name=$(basename "$target" .cpp)
     [ "$name" = fuzz_grammar ] || queue_step "fuzzing: $name, $fuzz_seconds s" fuzz "$name" "$fuzz_seconds"
 done
+rest=$((grammar_seconds - first_part))
+queue_step "fuzzing: fuzz_grammar, another $rest s" fuzz fuzz_grammar "$rest" 2
 
 finish
