@@ -160,7 +160,7 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     const std::vector<std::byte> bytes = tiny_model(tiny);
     const Model model = load_model(device, bytes);
     check_agent(model, Draft::mtp, deep() ? 8 : 3);
-    check_switching(model, Draft::off, deep() ? 100 : 12);
+    check_switching(model, Draft::off, deep() ? 100 : 6);
     check_scratch(model);
 }
 

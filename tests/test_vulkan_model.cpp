@@ -74,6 +74,7 @@ TEST_CASE("back-end equivalence: every weight type gives the CPU's logits") {
     const std::vector<Token> ids = tiny_ids(30, 4);
     for (Type type :
          {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::q4_1, Type::bf16, Type::f32}) {
+        if (!deep() && (type == Type::q5_0 || type == Type::q4_1)) continue;  // unit.vulkan_matvec runs their kernels
         const std::string name = type_info(type).name;
         CAPTURE(name);
         Rig rig(tiny_of(false, type));

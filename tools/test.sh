@@ -33,7 +33,7 @@ demo=examples/models/auspex-demo.gguf
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 cache=$(command -v ccache || true)
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it leaves out what uses a precompiled header
-ctest_options=(-V --no-tests=error -j "$n_job")
+ctest_options=(-V --no-tests=error -j "$((n_job + 1))")  # one more than cores: some entries wait for a client
 fuzz_seconds=10 grammar_seconds=60 optimised=-O0 unity=ON single_suite=OFF
 if [ "$mode" = deep ]; then
     export AUSPEX_TEST_DEEP=1
