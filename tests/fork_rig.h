@@ -39,6 +39,6 @@ inline SyncReport move(Session& session, const Model& model) {
 inline void lose(Session& session) { (void)session.impl()->trunk->track(Status(Code::device_lost, "for a test")).ok(); }
 
 /// A model that both back ends run.
-inline TinyOptions gpu_tiny() { return smallest(); }
+inline TinyOptions gpu_tiny() { return narrow(); }
 
 }  // namespace fork_rig

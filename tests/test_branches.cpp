@@ -154,7 +154,7 @@ TEST_CASE("a budget too small for one checkpoint is refused with what one takes,
 TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint changes no bit") {
     const Device device = gpu_device();
     if (!device) return;
-    TinyOptions tiny = smallest();
+    TinyOptions tiny = narrow();
     tiny.d_head = 256;
     tiny.d_key = 128;
     const std::vector<std::byte> bytes = tiny_model(tiny);
@@ -173,7 +173,7 @@ TEST_CASE("a checkpoint of a card is copied beside the next step, and outlives t
     REQUIRE(vk::open_device(options, {}).get(card).ok());
     card->gpu->traits.device_mapped = false;  // a software device maps its memory
     device.impl()->machine = vk::make_backend(card);
-    const std::vector<std::byte> bytes = tiny_model(smallest());
+    const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(device, bytes);
     check_agent(model, Draft::mtp, deep() ? 8 : 2);
     check_switching(model, Draft::off, deep() ? 100 : 4);

@@ -23,7 +23,7 @@ struct Rig {
     Session host, device;
 
     explicit Rig(uint32_t run_ahead = 0, Draft source = Draft::mtp) {
-        bytes = tiny_model(smallest());
+        bytes = tiny_model(narrow());
         model = load_model(::device(), bytes);
         SessionOptions o;
         o.n_context = 256;

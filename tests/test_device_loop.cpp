@@ -27,7 +27,7 @@ const Device& device() {
 struct Tiny {
     std::vector<std::byte> bytes;
     Model model;
-    Tiny() : bytes(tiny_model(smallest())), model(load_model(device(), bytes)) {}
+    Tiny() : bytes(tiny_model(narrow())), model(load_model(device(), bytes)) {}
 };
 
 SessionOptions drafting(int depth, uint32_t run_ahead = 0) {
@@ -58,7 +58,7 @@ using namespace test_device_loop;
 TEST_CASE("lossless drafting in the device loop: the same text at every depth and run-ahead") {
     if (!device()) return;
     const Tiny tiny;
-    const std::vector<Token> prompt = tiny_ids(70, 12);
+    const std::vector<Token> prompt = tiny_ids(70, 13);
     Session off = open(tiny.model, drafting(kOff)), host = open(tiny.model, drafting(0));
     host.impl()->host_only = true;
     std::vector<Session> looped;
@@ -280,7 +280,7 @@ TEST_CASE("drafts in the device loop end before an unlikely one, as the host's d
     for (const Case& c : {Case{Family::qwen35, 100, 0}, Case{Family::qwen35, 0, 1}, Case{Family::step35, 0, 0}}) {
         CAPTURE(family_name(c.family));
         CAPTURE(c.n_vocab);
-        TinyOptions tiny = smallest();
+        TinyOptions tiny = narrow();
         tiny.family = c.family;
         tiny.scale = 4;  // some guesses are likely
         const std::vector<std::byte> bytes = tiny_model(tiny);
@@ -395,7 +395,7 @@ TEST_CASE("synthetic acceptance runs real cycles with the given acceptance on ho
     std::vector<uint64_t> first;
     for (const bool looped : {false, true}) {
         if (looped && !device()) continue;
-        const std::vector<std::byte> bytes = tiny_model(smallest());
+        const std::vector<std::byte> bytes = tiny_model(narrow());
         const Model model = load_model(looped ? device() : cpu_device(), bytes);
         Session session = open(model, drafting(4, looped ? 2 : 0));
         tools::set_acceptance(session, 0.8f);

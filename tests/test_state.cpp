@@ -158,7 +158,7 @@ TEST_CASE("a stream that fails or ends early is reported") {
 TEST_CASE("restore equivalence on the GPU: a branch whose rows and state were kept apart goes on with the same bits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    const Rig rig(tiny_of(true));
+    const Rig rig(narrow_of(true));
     for (const KvOptions& kv : gpu_kinds())
         check_branches(rig, *rig.context(*rig.gpu, kContext, kUbatch, kv),
                        *rig.context(*rig.gpu, kContext, kUbatch, kv));
@@ -211,7 +211,7 @@ TEST_CASE("chunk invariance: pieces that end on the grid give the same bits") {
 TEST_CASE("chunk invariance on the GPU: pieces that end on the grid give the same bits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    const Rig rig(tiny_of(true));
+    const Rig rig(narrow_of(true));
     const uint64_t before = shared_gpu()->small_bytes;
     shared_gpu()->small_bytes = 0;  // the kernels of a model of any size
     for (const KvOptions& kv : gpu_kinds())

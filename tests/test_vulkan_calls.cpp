@@ -107,7 +107,7 @@ bool is_expected(const Status& s, VkResult error, Phase phase) {
 using Counts = std::vector<std::vector<int64_t>>;
 
 struct Calls {
-    std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(false));
+    std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(false));
     std::vector<Token> text;  ///< without a fault
     Counts n_call;            ///< of a life on a new device
     Counts n_warm;            ///< of one on `warm`, which has its pipelines

@@ -18,7 +18,7 @@ namespace test_vulkan_families {
 constexpr Family kNew[] = {Family::qwen35moe, Family::qwen3next, Family::step35};
 
 TinyOptions family_of(Family family, Type type = Type::f16) {
-    TinyOptions o = tiny_of(false, type);
+    TinyOptions o = type == Type::f16 ? narrow_of(false) : tiny_of(false, type);
     o.family = family;
     if (family == Family::qwen3next) {
         o.n_head_k = 2;

@@ -120,7 +120,7 @@ TEST_CASE("where a GPU's driver or the host has no memory left, load and create 
     const vk::OpenDeviceRef opened = open_faulty(&device);
     if (!opened) return;
     vk::Gpu& gpu = *opened->gpu;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     SessionOptions options;
     options.n_context = 128;
     options.n_ubatch = 16;
@@ -174,7 +174,7 @@ TEST_CASE("where memory runs out in a session on a GPU, calls return a Status, a
     Device device;
     const vk::OpenDeviceRef opened = open_faulty(&device);
     if (!opened) return;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     const Model model = load_model(device, bytes);
     const std::vector<Token> want = text_of(model, [](const char*, auto call) { REQUIRE(call().ok()); });
     for (const Fault& fault : faults()) {

@@ -24,7 +24,7 @@ void each_format(F check) {
         const std::string name =
             std::string(f.fast ? "heads of 256, " : "heads of 64, ") + type_info(f.k).name + " " + type_info(f.v).name;
         CAPTURE(name);
-        Rig rig(tiny_of(f.fast));
+        Rig rig(narrow_of(f.fast));
         check(rig, f);
     }
 }
@@ -163,7 +163,7 @@ TEST_CASE("on the GPU a window of at least the context changes no bit and no byt
 TEST_CASE("planned memory equals what contexts and a model allocate on the GPU") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(true));
+    Rig rig(narrow_of(true));
     auto machine = vk::make_backend(shared_gpu());
     std::vector<MemoryItem> weights;
     REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
@@ -202,7 +202,7 @@ TEST_CASE("a context on a device without host-visible memory allocates its stagi
     Status s = vk::open_device(options, {}).get(apart);
     REQUIRE_MESSAGE(s.ok(), s.message());
     apart->gpu->traits.device_mapped = false;  // a software device has one kind of memory only
-    Rig rig(tiny_of(false));
+    Rig rig(narrow_of(false));
     auto machine = vk::make_backend(apart);
     const std::shared_ptr<LoadedModel> program = rig.load(*machine);
     ContextOptions o;
@@ -232,7 +232,7 @@ TEST_CASE("a context on a device without host-visible memory allocates its stagi
 TEST_CASE("layers with more than four different windows run on the GPU") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    TinyOptions tiny = tiny_of(false);
+    TinyOptions tiny = narrow_of(false);
     tiny.n_layer = 12;
     Rig rig(tiny);
     ContextOptions o;
@@ -257,7 +257,7 @@ TEST_CASE("layers with more than four different windows run on the GPU") {
 TEST_CASE("on the GPU a session with windows in every layer generates past the context in constant memory") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(true));
+    Rig rig(narrow_of(true));
     auto machine = vk::make_backend(shared_gpu());
     for (uint32_t w : {32u, 4096u, 8192u, 16384u, 100000u}) {
         CAPTURE(w);
@@ -273,7 +273,7 @@ TEST_CASE("on the GPU a session with windows in every layer generates past the c
     }
     // A scaled-down million: the rings of heads of 64 wrap again and again. Then the end of a real one, against the
     // CPU.
-    TinyOptions usual = tiny_of(false);
+    TinyOptions usual = narrow_of(false);
     usual.n_layer = usual.interval = 4;
     Rig plain(usual);
     const KvOptions kv = window(20, 4, Type::q4_1, Type::q8_0);

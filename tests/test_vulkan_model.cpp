@@ -118,7 +118,7 @@ TEST_CASE("the prompt of a small model gives the bits of single steps") {
     HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
-        Rig rig(tiny_of(fast));
+        Rig rig(narrow_of(fast));
         const std::vector<Token> ids = tiny_ids(50, 3);
         auto stepped = rig.context(), prompted = rig.context();
         const uint64_t before = shared_gpu()->small_bytes;
@@ -144,7 +144,7 @@ TEST_CASE("commit equivalence on the GPU: run n, commit k leaves the state of ru
     HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
-        Rig rig(tiny_of(fast));
+        Rig rig(narrow_of(fast));
         const std::vector<Token> ids = tiny_ids(64, 5);
         Random random(11);
         auto busy = rig.context(), plain = rig.context();
@@ -185,7 +185,7 @@ TEST_CASE(
     "bits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(true));
+    Rig rig(narrow_of(true));
     const std::vector<Token> ids = tiny_ids(150, 7);
     std::vector<float> first;
     for (const std::vector<uint32_t>& pieces :
@@ -216,7 +216,7 @@ TEST_CASE("restore equivalence on the GPU: a restored context continues with the
     HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
-        Rig rig(tiny_of(fast));
+        Rig rig(narrow_of(fast));
         const std::vector<Token> ids = tiny_ids(60, 9);
         auto one = rig.context(), two = rig.context();
         rig.run(*one, part(ids, 0, 30), 0, false, 0);
@@ -237,7 +237,7 @@ TEST_CASE("lossless drafting on the GPU: the device loop gives the text of singl
     HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
-        TinyOptions tiny = tiny_of(fast);
+        TinyOptions tiny = narrow_of(fast);
         tiny.scale = 4;  // decided enough for rounding not to matter
         Rig rig(tiny);
         std::vector<Token> prompt = tiny_ids(25, 13);
@@ -309,7 +309,7 @@ TEST_CASE("drafts of a trained block are accepted and do not change the text") {
 TEST_CASE("the device loop ends at a stop token and rejects contradictory options") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(false));
+    Rig rig(narrow_of(false));
     std::vector<Token> prompt = tiny_ids(20, 17);
     auto context = rig.context();
     const std::vector<Token> want = stepped(rig, *context, prompt, 8);
@@ -351,7 +351,7 @@ TEST_CASE("the device loop ends at a stop token and rejects contradictory option
 TEST_CASE("operations that Vulkan cannot run are rejected by name") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(false));
+    Rig rig(narrow_of(false));
     ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 32;
@@ -429,7 +429,7 @@ TEST_CASE("driver failures become a Status, and the process continues") {
             return real_create(d, c, n, i, a, p);
         };
     };
-    Rig rig(tiny_of(false));
+    Rig rig(narrow_of(false));
     const std::vector<Token> ids = tiny_ids(30, 2);
     auto other = rig.context();  // on another device: it lives on
     auto open = [&](vk::OpenDeviceRef* c, std::shared_ptr<LoadedModel>* p) {
@@ -495,7 +495,7 @@ TEST_CASE("a model runs on a device of the application") {
         vk::OpenDeviceRef c;
         Status s = vk::open_device(options, {}).get(c);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        Rig rig(tiny_of(false));
+        Rig rig(narrow_of(false));
         std::shared_ptr<LoadedModel> p;
         REQUIRE(vk::make_backend(c)->load(rig.plan, rig.weights, {}).get(p).ok());
         auto context = rig.context(*p, 256, 16), own = rig.context(*rig.gpu, 256, 16);
@@ -511,7 +511,7 @@ TEST_CASE("rotary positions are relative on the GPU, and keys and values are kep
     HotPath hot_path;
     for (const bool fast : {false, true}) {
         CAPTURE(fast);
-        Rig rig(tiny_of(fast));
+        Rig rig(narrow_of(fast));
         check_rotary_shift(rig, *rig.context(), *rig.context());
         Step step = rig.step(tiny_ids(1, 1), 0, false, 1);
         step.sequence = 2;
@@ -522,7 +522,7 @@ TEST_CASE("rotary positions are relative on the GPU, and keys and values are kep
 TEST_CASE("a profile measures every kernel of a step") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    Rig rig(tiny_of(true));
+    Rig rig(narrow_of(true));
     auto context = rig.context(), plain = rig.context();
     const std::vector<Token> ids = tiny_ids(30, 2);
     for (Context* l : {context.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);

@@ -287,7 +287,7 @@ Status text_on(const vk::OpenDeviceRef& opened, const std::vector<std::byte>& by
 TEST_CASE(
     "on a device that offers less, or is of another kind, the text is the same, or the error says what it lacks") {
     if (!gpu_device()) return;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     std::vector<Token> want;
     REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want).ok());
     int n_same = 0, n_refused = 0;
@@ -323,7 +323,7 @@ TEST_CASE(
 
 TEST_CASE("without shuffles, prompts of many rows at once give the same text") {
     if (!gpu_device()) return;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     std::vector<Token> want, text;
     REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want, 200, 256).ok());
     const vk::OpenDeviceRef opened = open_shape(kShapes[0]).value();
@@ -334,7 +334,7 @@ TEST_CASE("without shuffles, prompts of many rows at once give the same text") {
 
 TEST_CASE("max_submit_ms cuts prompts into more submissions, and changes no text") {
     if (!gpu_device()) return;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     const auto submissions = [&](uint32_t max_ms, std::vector<Token>* text) {
         const vk::OpenDeviceRef opened = open_shape(kAsItIs, max_ms).value();
         opened->small_bytes = 0;  // a small model is read a few rows at a time
@@ -358,7 +358,7 @@ TEST_CASE("max_submit_ms cuts prompts into more submissions, and changes no text
 TEST_CASE("where the driver cuts the one memory into two heaps, a model that is larger than the first runs in both") {
     if (!gpu_device()) return;
     constexpr uint64_t kLocalBytes = 4 << 20;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     std::vector<Token> want;
     REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want).ok());
     const Shape integrated{"integrated", nullptr,
@@ -397,7 +397,7 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
 TEST_CASE("a context whose keys one binding cannot see is refused in the same words by plan and create") {
     if (!gpu_device()) return;
     const Shape small{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     Device device = cpu_device();
     device.impl()->machine = vk::make_backend(open_shape(small).value());
     Model model;
@@ -417,7 +417,7 @@ TEST_CASE("a context whose keys one binding cannot see is refused in the same wo
 
 TEST_CASE("a quirk turns off what it names on the devices that it names, and the report says so") {
     if (!gpu_device()) return;
-    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     std::vector<Token> want, text;
     const vk::OpenDeviceRef plain = open_shape(kAsItIs).value();
     REQUIRE(text_on(plain, bytes, &want).ok());

@@ -116,7 +116,7 @@ void add_tokenizer(GgufWriter& file) {
     file.add("tokenizer.ggml.eos_token_id", uint32_t{266});
 }
 
-constexpr uint32_t kModel = 256, kHeadKv = 2, kExpert = 5, kUsed = 2, kFfExpert = 256, kFfShared = 256;
+constexpr uint32_t kHeadKv = 2, kExpert = 5, kUsed = 2, kFfExpert = 256, kFfShared = 256;
 
 /// The rows of one matrix after those of another.
 std::vector<float> below(std::vector<float> a, const std::vector<float>& b) {
@@ -127,15 +127,16 @@ std::vector<float> below(std::vector<float> a, const std::vector<float>& b) {
 void attention(Maker& m, const std::string& b, uint32_t n_head, bool interleaved) {
     const uint32_t d_head = m.o.d_head;
     const uint64_t q_dim = uint64_t{n_head} * d_head * (interleaved ? 2 : 1), kv_dim = uint64_t{kHeadKv} * d_head;
-    const std::vector<float> q = m.draw(q_dim, kModel), k = m.draw(kv_dim, kModel), v = m.draw(kv_dim, kModel);
+    const std::vector<float> q = m.draw(q_dim, m.o.d_model), k = m.draw(kv_dim, m.o.d_model),
+                             v = m.draw(kv_dim, m.o.d_model);
     if (m.o.fused) {
-        m.add(b + "attn_qkv.weight", m.o.type, {kModel, q_dim + 2 * kv_dim}, below(below(q, k), v));
+        m.add(b + "attn_qkv.weight", m.o.type, {m.o.d_model, q_dim + 2 * kv_dim}, below(below(q, k), v));
     } else {
-        m.add(b + "attn_q.weight", m.o.type, {kModel, q_dim}, q);
-        m.add(b + "attn_k.weight", m.o.type, {kModel, kv_dim}, k);
-        m.add(b + "attn_v.weight", m.o.type, {kModel, kv_dim}, v);
+        m.add(b + "attn_q.weight", m.o.type, {m.o.d_model, q_dim}, q);
+        m.add(b + "attn_k.weight", m.o.type, {m.o.d_model, kv_dim}, k);
+        m.add(b + "attn_v.weight", m.o.type, {m.o.d_model, kv_dim}, v);
     }
-    m.matrix(b + "attn_output.weight", kModel, n_head * d_head);
+    m.matrix(b + "attn_output.weight", m.o.d_model, n_head * d_head);
     m.vector(b + "attn_q_norm.weight", d_head, 1, 0.1f);
     m.vector(b + "attn_k_norm.weight", d_head, 1, 0.1f);
 }
@@ -145,11 +146,11 @@ void delta(Maker& m, const std::string& b) {
     const uint32_t d_key = o.d_key;
     const uint32_t key_dim = o.n_head_k * d_key, value_dim = o.n_head_v * d_key, conv_dim = 2 * key_dim + value_dim,
                    r = o.n_head_v / o.n_head_k;
-    const std::vector<float> qkv = m.draw(conv_dim, kModel), z = m.draw(value_dim, kModel),
-                             beta = m.draw(o.n_head_v, kModel), alpha = m.draw(o.n_head_v, kModel);
-    auto rows = [](const std::vector<float>& from, uint64_t first, uint64_t n) {
-        return std::vector<float>(from.begin() + static_cast<std::ptrdiff_t>(first * kModel),
-                                  from.begin() + static_cast<std::ptrdiff_t>((first + n) * kModel));
+    const std::vector<float> qkv = m.draw(conv_dim, m.o.d_model), z = m.draw(value_dim, m.o.d_model),
+                             beta = m.draw(o.n_head_v, m.o.d_model), alpha = m.draw(o.n_head_v, m.o.d_model);
+    auto rows = [&m](const std::vector<float>& from, uint64_t first, uint64_t n) {
+        return std::vector<float>(from.begin() + static_cast<std::ptrdiff_t>(first * m.o.d_model),
+                                  from.begin() + static_cast<std::ptrdiff_t>((first + n) * m.o.d_model));
     };
     if (o.family == Family::qwen3next) {
         std::vector<float> ba, in;
@@ -158,52 +159,53 @@ void delta(Maker& m, const std::string& b) {
             in = below(below(in, rows(qkv, h * d_key, d_key)), rows(qkv, key_dim + h * d_key, d_key));
             in = below(below(in, rows(qkv, 2 * key_dim + h * r * d_key, r * d_key)), rows(z, h * r * d_key, r * d_key));
         }
-        m.add(b + "ssm_ba.weight", o.type, {kModel, 2 * o.n_head_v}, ba);
-        if (o.fused) m.add(b + "ssm_in.weight", o.type, {kModel, conv_dim + value_dim}, in);
+        m.add(b + "ssm_ba.weight", o.type, {m.o.d_model, 2 * o.n_head_v}, ba);
+        if (o.fused) m.add(b + "ssm_in.weight", o.type, {m.o.d_model, conv_dim + value_dim}, in);
     } else {
-        m.add(b + "ssm_beta.weight", o.type, {kModel, o.n_head_v}, beta);
-        m.add(b + "ssm_alpha.weight", o.type, {kModel, o.n_head_v}, alpha);
+        m.add(b + "ssm_beta.weight", o.type, {m.o.d_model, o.n_head_v}, beta);
+        m.add(b + "ssm_alpha.weight", o.type, {m.o.d_model, o.n_head_v}, alpha);
     }
     if (o.family != Family::qwen3next || !o.fused) {
-        m.add(b + "attn_qkv.weight", o.type, {kModel, conv_dim}, qkv);
-        m.add(b + "attn_gate.weight", o.type, {kModel, value_dim}, z);
+        m.add(b + "attn_qkv.weight", o.type, {m.o.d_model, conv_dim}, qkv);
+        m.add(b + "attn_gate.weight", o.type, {m.o.d_model, value_dim}, z);
     }
     m.add(b + "ssm_conv1d.weight", Type::f32, {4, conv_dim}, m.random.normals(size_t{conv_dim} * 4, 0.5f));
     m.vector(b + "ssm_dt.bias", o.n_head_v, -2, 1);
     m.vector(b + "ssm_a", o.n_head_v, -1, 0.3f);
     m.vector(b + "ssm_norm.weight", d_key, 1, 0.1f);
-    m.matrix(b + "ssm_out.weight", kModel, value_dim);
+    m.matrix(b + "ssm_out.weight", m.o.d_model, value_dim);
 }
 
 void experts(Maker& m, const std::string& b) {
     // A router with large margins, as trained ones have: rounding elsewhere must not change the chosen experts.
-    m.add(b + "ffn_gate_inp.weight", Type::f32, {kModel, kExpert}, m.draw(kExpert, kModel, 2));
-    const std::vector<float> gate = m.draw(kExpert * kFfExpert, kModel), up = m.draw(kExpert * kFfExpert, kModel);
+    m.add(b + "ffn_gate_inp.weight", Type::f32, {m.o.d_model, kExpert}, m.draw(kExpert, m.o.d_model, 2));
+    const std::vector<float> gate = m.draw(kExpert * kFfExpert, m.o.d_model),
+                             up = m.draw(kExpert * kFfExpert, m.o.d_model);
     if (m.o.fused) {
         std::vector<float> both;
-        const auto part = static_cast<std::ptrdiff_t>(kFfExpert * kModel);
+        const auto part = static_cast<std::ptrdiff_t>(kFfExpert * m.o.d_model);
         for (std::ptrdiff_t e = 0; e < static_cast<std::ptrdiff_t>(kExpert); ++e)
             for (const std::vector<float>* w : {&gate, &up})
                 both.insert(both.end(), w->begin() + e * part, w->begin() + (e + 1) * part);
-        m.add(b + "ffn_gate_up_exps.weight", m.o.type, {kModel, 2 * kFfExpert, kExpert}, both);
+        m.add(b + "ffn_gate_up_exps.weight", m.o.type, {m.o.d_model, 2 * kFfExpert, kExpert}, both);
     } else {
-        m.add(b + "ffn_gate_exps.weight", m.o.type, {kModel, kFfExpert, kExpert}, gate);
-        m.add(b + "ffn_up_exps.weight", m.o.type, {kModel, kFfExpert, kExpert}, up);
+        m.add(b + "ffn_gate_exps.weight", m.o.type, {m.o.d_model, kFfExpert, kExpert}, gate);
+        m.add(b + "ffn_up_exps.weight", m.o.type, {m.o.d_model, kFfExpert, kExpert}, up);
     }
-    m.stack(b + "ffn_down_exps.weight", kExpert, kModel, kFfExpert, 0.5f);
-    m.matrix(b + "ffn_gate_shexp.weight", kFfShared, kModel);
-    m.matrix(b + "ffn_up_shexp.weight", kFfShared, kModel);
-    m.matrix(b + "ffn_down_shexp.weight", kModel, kFfShared, 0.5f);
+    m.stack(b + "ffn_down_exps.weight", kExpert, m.o.d_model, kFfExpert, 0.5f);
+    m.matrix(b + "ffn_gate_shexp.weight", kFfShared, m.o.d_model);
+    m.matrix(b + "ffn_up_shexp.weight", kFfShared, m.o.d_model);
+    m.matrix(b + "ffn_down_shexp.weight", m.o.d_model, kFfShared, 0.5f);
     if (m.o.family == Family::step35)
         m.vector(b + "exp_probs_b.bias", kExpert, 0, 0.2f);
     else
-        m.vector(b + "ffn_gate_inp_shexp.weight", kModel, 0, 0.06f);
+        m.vector(b + "ffn_gate_inp_shexp.weight", m.o.d_model, 0, 0.06f);
 }
 
 void dense(Maker& m, const std::string& b) {
-    m.matrix(b + "ffn_gate.weight", m.o.d_ff, kModel);
-    m.matrix(b + "ffn_up.weight", m.o.d_ff, kModel);
-    m.matrix(b + "ffn_down.weight", kModel, m.o.d_ff, 0.5f);
+    m.matrix(b + "ffn_gate.weight", m.o.d_ff, m.o.d_model);
+    m.matrix(b + "ffn_up.weight", m.o.d_ff, m.o.d_model);
+    m.matrix(b + "ffn_down.weight", m.o.d_model, m.o.d_ff, 0.5f);
 }
 
 void common_keys(Maker& m, uint32_t n_mtp, float eps) {
@@ -212,7 +214,7 @@ void common_keys(Maker& m, uint32_t n_mtp, float eps) {
     m.key("block_count", m.o.n_layer + n_mtp);
     if (n_mtp) m.key("nextn_predict_layers", n_mtp);
     m.key("context_length", 4096u);
-    m.key("embedding_length", kModel);
+    m.key("embedding_length", m.o.d_model);
     m.key("feed_forward_length", m.o.d_ff);
     m.key("attention.key_length", m.o.d_head);
     m.key("attention.value_length", m.o.d_head);
@@ -226,16 +228,16 @@ void common_keys(Maker& m, uint32_t n_mtp, float eps) {
 
 void outer(Maker& m, bool tied) {
     add_tokenizer(m.file);
-    m.matrix("token_embd.weight", kTinyVocab, kModel, m.o.scale);
-    if (!tied) m.matrix("output.weight", kTinyVocab, kModel, m.o.scale);
-    m.vector("output_norm.weight", kModel, 1, 0.1f);
+    m.matrix("token_embd.weight", kTinyVocab, m.o.d_model, m.o.scale);
+    if (!tied) m.matrix("output.weight", kTinyVocab, m.o.d_model, m.o.scale);
+    m.vector("output_norm.weight", m.o.d_model, 1, 0.1f);
 }
 
 void mtp_entry(Maker& m, const std::string& b) {
-    m.matrix(b + "nextn.eh_proj.weight", kModel, 2 * kModel);
-    m.vector(b + "nextn.enorm.weight", kModel, 1, 0.1f);
-    m.vector(b + "nextn.hnorm.weight", kModel, 1, 0.1f);
-    m.vector(b + "nextn.shared_head_norm.weight", kModel, 1, 0.1f);
+    m.matrix(b + "nextn.eh_proj.weight", m.o.d_model, 2 * m.o.d_model);
+    m.vector(b + "nextn.enorm.weight", m.o.d_model, 1, 0.1f);
+    m.vector(b + "nextn.hnorm.weight", m.o.d_model, 1, 0.1f);
+    m.vector(b + "nextn.shared_head_norm.weight", m.o.d_model, 1, 0.1f);
 }
 
 void make_qwen(Maker& m) {
@@ -256,8 +258,8 @@ void make_qwen(Maker& m) {
     outer(m, o.tied);
     for (uint32_t il = 0; il < o.n_layer + (o.mtp ? 1u : 0u); ++il) {
         const std::string b = "blk." + std::to_string(il) + ".";
-        m.vector(b + "attn_norm.weight", kModel, 1, 0.1f);
-        m.vector(b + "post_attention_norm.weight", kModel, 1, 0.1f);
+        m.vector(b + "attn_norm.weight", m.o.d_model, 1, 0.1f);
+        m.vector(b + "post_attention_norm.weight", m.o.d_model, 1, 0.1f);
         // Qwen3-Next: one dense layer among the others, as some files have.
         if (o.family == Family::qwen35 || (o.family == Family::qwen3next && il == 1))
             dense(m, b);
@@ -313,17 +315,17 @@ void make_step35(Maker& m) {
     if (o.factors) m.vector("rope_freqs.weight", o.d_head / 4, 1.5f, 0.2f);
     for (uint32_t il = 0; il < n_block; ++il) {
         const std::string b = "blk." + std::to_string(il) + ".";
-        m.vector(b + "attn_norm.weight", kModel, 1, 0.1f);
-        m.vector(b + "ffn_norm.weight", kModel, 1, 0.1f);
+        m.vector(b + "attn_norm.weight", m.o.d_model, 1, 0.1f);
+        m.vector(b + "ffn_norm.weight", m.o.d_model, 1, 0.1f);
         attention(m, b, n_head[il], false);
-        m.matrix(b + "attn_gate.weight", n_head[il], kModel);
+        m.matrix(b + "attn_gate.weight", n_head[il], m.o.d_model);
         if (il == 0 || il >= o.n_layer)
             dense(m, b);
         else
             experts(m, b);
         if (il >= o.n_layer) {
             mtp_entry(m, b);
-            m.matrix(b + "nextn.shared_head_head.weight", kTinyVocab, kModel, o.scale);
+            m.matrix(b + "nextn.shared_head_head.weight", kTinyVocab, m.o.d_model, o.scale);
         }
     }
 }
