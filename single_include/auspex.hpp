@@ -7539,7 +7539,7 @@ Status load_library(Gpu* gpu, const OpenDetail& detail);
 
 /// Keeps the drivers of the instances that exist now loaded. The loader unloads a driver with its last instance; with
 /// glibc the static thread storage of NVIDIA's (580) is lost then, and after some twenty devices none is left.
-/// cost      a look at each library of the process, some 10 us
+/// cost      a look at each library of the process
 void keep_drivers_loaded();
 
 }  // namespace vk
@@ -9569,7 +9569,7 @@ class ListBuilder {
 // What    request_pipelines(): what a context will read its first prompt with. Compiled in the order of the layers, on
 //         the workers of Pipelines. A context that is opened with other options requests the rest itself.
 // Thread  any.
-// Tests   tests/test_vulkan_pipeline.cpp.
+// Tests   tests/test_dispatch_list.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -47842,7 +47842,7 @@ Status VulkanContext::run_trunk(const Step& step) {
 Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
     const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[model_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
-    AUSPEX_TRY(barrier());
+    AUSPEX_TRY(barrier());  // the piece may still run
     const uint64_t one = uint64_t{model_->plan->d_model} * sizeof(float);
     AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
     if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));
@@ -49034,8 +49034,8 @@ class VulkanBackend : public Backend {
         compile_ahead(plan);
         return VulkanModel::load(device, plan, weights, progress);
     }
-    /// Compiles for a context with the usual options meanwhile. A software device's compiler would take the cores from
-    /// the upload, and so does the calling thread where there are no others.
+    /// Starts to compile what a context with the usual options needs. Not on a software device, whose compiler would
+    /// take the upload's cores, nor with a job system, where the calling thread compiles.
     void compile_ahead(const Plan& plan) const {
         if (device->jobs || device->gpu->traits.type == VK_PHYSICAL_DEVICE_TYPE_CPU) return;
         ContextOptions options;

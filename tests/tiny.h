@@ -43,8 +43,7 @@ inline TinyOptions smallest(TinyOptions o = {}) {
 
 /// The same at half the width, where blocks of 256 weights (the K types) do not fit. A software device needs a third of
 /// the time.
-inline TinyOptions narrow(TinyOptions o = {}) {
-    o = smallest(o);
+inline TinyOptions narrow(TinyOptions o = smallest()) {
     o.d_model = o.d_ff = 128;
     return o;
 }

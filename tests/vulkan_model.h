@@ -70,11 +70,7 @@ inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
 }
 
 /// The same heads at half the width, for tests of what is around the products.
-inline TinyOptions narrow_of(bool fast) {
-    TinyOptions o = tiny_of(fast);
-    o.d_model = o.d_ff = narrow().d_model;
-    return o;
-}
+inline TinyOptions narrow_of(bool fast) { return narrow(tiny_of(fast)); }
 
 /// A model, loaded by both back ends.
 struct Rig : ContextRig {

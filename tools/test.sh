@@ -154,8 +154,8 @@ two_versions() {
         -ldl && $other/both $demo
 }
 static_binary() {  # by Clang, which takes half as long as GCC
-    build build-static -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON \
-        -DAUSPEX_NO_SIMD=ON -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity -DAUSPEX_BENCH=OFF -DAUSPEX_TESTS=OFF || return 1
+    build build-static -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised \
+        -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON -DAUSPEX_NO_SIMD=ON -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity -DAUSPEX_BENCH=OFF -DAUSPEX_TESTS=OFF || return 1
     if ldd build-static/auspex 2>/dev/null | grep '=>'; then
         echo "expected a static binary, found the libraries above"
         return 1

@@ -3,7 +3,7 @@
 // What    request_pipelines(): what a context will read its first prompt with. Compiled in the order of the layers, on
 //         the workers of Pipelines. A context that is opened with other options requests the rest itself.
 // Thread  any.
-// Tests   tests/test_vulkan_pipeline.cpp.
+// Tests   tests/test_dispatch_list.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "loaded_model.h"

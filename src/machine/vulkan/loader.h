@@ -17,7 +17,7 @@ Status load_library(Gpu* gpu, const OpenDetail& detail);
 
 /// Keeps the drivers of the instances that exist now loaded. The loader unloads a driver with its last instance; with
 /// glibc the static thread storage of NVIDIA's (580) is lost then, and after some twenty devices none is left.
-/// cost      a look at each library of the process, some 10 us
+/// cost      a look at each library of the process
 void keep_drivers_loaded();
 
 }  // namespace vk

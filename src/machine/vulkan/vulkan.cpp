@@ -128,8 +128,8 @@ class VulkanBackend : public Backend {
         compile_ahead(plan);
         return VulkanModel::load(device, plan, weights, progress);
     }
-    /// Compiles for a context with the usual options meanwhile. A software device's compiler would take the cores from
-    /// the upload, and so does the calling thread where there are no others.
+    /// Starts to compile what a context with the usual options needs. Not on a software device, whose compiler would
+    /// take the upload's cores, nor with a job system, where the calling thread compiles.
     void compile_ahead(const Plan& plan) const {
         if (device->jobs || device->gpu->traits.type == VK_PHYSICAL_DEVICE_TYPE_CPU) return;
         ContextOptions options;
