@@ -23,7 +23,7 @@ QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6}
 
 
 class Load(BaseServer):
-    OPTIONS = ("--ctx", "1024", "--temp", "0", "--queue", "1000", "--cache", "16M")
+    OPTIONS = ("--ctx", "1024", "--temp", "0", "--queue", "1000", "--cache", "2M")
     MODEL = os.environ.get("AUSPEX_LOAD_MODEL") or DEMO
 
     def payload(self, rng):
