@@ -53459,7 +53459,8 @@ Result<Token> HostDecoder::sample(uint32_t i, Token guess, const Sampling& sampl
     return id;
 }
 
-/// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted.
+/// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted, all tokens
+/// but the last; a right one that ends the text is the last, as in the device loop.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
@@ -53479,8 +53480,8 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
             return s;
         }
         p_.timeline.append(id);
-        *n_right += right;
         if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
+        ++*n_right;
     }
 }
 
