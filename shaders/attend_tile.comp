@@ -8,9 +8,8 @@
 //         2 k, 3 v see kv_formats.glsl                                    read
 //         4 part, 5 stat  see attend_segments.glsl                        written; with SPLIT 0 also read
 // Push    AttendArgs; part_stride: a multiple of GROUP / 2
-// Spec    SPLIT 1: a workgroup takes one segment of keys; 0: all, joining one after the other. KEPT 1: queries stay in
-//         registers; 0: they are read again for every KEYS keys. K_TYPE, V_TYPE kKv... UNIT_M, UNIT_N, UNIT_K 16, 8,
-//         16. D_HEAD is fixed by the variant
+// Spec    SPLIT 1: a workgroup takes one segment of keys; 0: all, joining one after the other. K_TYPE, V_TYPE kKv...
+//         UNIT_M, UNIT_N, UNIT_K 16, 8, 16. D_HEAD is fixed by the variant
 // Grid    x: tiles of GROUP / 2 queries of a round, y: kv head, z: with SPLIT 1 at least the segments that the pass
 //         sees. Group 64, 128 or 256: each full subgroup of 32 has 16 queries
 // Shared  KEYS * (4 * D_HEAD + 80) bytes: 35 328 or 18 944
@@ -19,7 +18,11 @@
 //         GROUP / 2 flops per byte
 // Numbers queries, weights (times 32768) and unpacked keys and values are halves, sums are float
 // Order   keys in blocks of KEYS, 32, at multiples of it, in order; every segment of keys begins with nothing. What a
-//         row does not see changes nothing, so a row's bits depend neither on n_row nor on SPLIT, GROUP and KEPT.
+//         row does not see changes nothing, so a row's bits depend neither on n_row nor on SPLIT and GROUP.
+// Loop    a turn multiplies the queries with the keys of one block and the weights with the values of the block before,
+//         so that neither product waits for the other, while the next keys and values are on their way to registers.
+//         Then come the weights of its scores, and the next keys and values go to shared memory. Every pipeline takes
+//         all 255 registers: what is alive at once decides its speed, so measure each format after a change.
 // Layout  subgroup s has queries 16 s .. 16 s + 15 of the tile; lane (g, t) the scores of queries g and g + 8 with keys
 //         8 j + 2 t, + 1, which are what it needs of the weights as left side of the second product; then columns 32 c
 //         + 8 t .. + 7 of their results.
@@ -42,15 +45,15 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 layout(local_size_x_id = 0) in;
 const uint D_HEAD = HEAD;
 layout(constant_id = 1) const uint SPLIT = 0;
-layout(constant_id = 2) const uint KEPT = 0;
-layout(constant_id = 3) const uint K_TYPE = 0;
-layout(constant_id = 4) const uint V_TYPE = 0;
-layout(constant_id = 5) const uint UNIT_M = 16u;
-layout(constant_id = 6) const uint UNIT_N = 8u;
-layout(constant_id = 7) const uint UNIT_K = 16u;
+layout(constant_id = 2) const uint K_TYPE = 0;
+layout(constant_id = 3) const uint V_TYPE = 0;
+layout(constant_id = 4) const uint UNIT_M = 16u;
+layout(constant_id = 5) const uint UNIT_N = 8u;
+layout(constant_id = 6) const uint UNIT_K = 16u;
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Query { uvec4 query[]; };
+struct QueryTile { uvec4 at[D_HEAD / 16u][32]; };
+layout(set = 0, binding = 1, std430) readonly buffer Query { QueryTile query[]; };
 layout(set = 0, binding = 2, std430) readonly buffer K { uvec2 k_cache[]; };
 layout(set = 0, binding = 2, std430) readonly buffer K4 { uvec4 k_wide[]; };
 layout(set = 0, binding = 3, std430) readonly buffer V { uvec2 v_cache[]; };
@@ -64,6 +67,7 @@ const uint N = gl_WorkGroupSize.x, TILE = N / 2u, KEYS = 32u;
 const uint UNITS = D_HEAD / 8u, QUADS = D_HEAD / 4u;
 const uint KS = UNITS + 4u, VS = QUADS + 2u;        // 16-byte units from key to key, from pair of keys to pair
 const uint NK = KEYS * UNITS / N, NV = KEYS / 2u * QUADS / N;  // units of a block that an invocation fetches
+const uint V_STEP = V_TYPE == kKvF16 ? 1u : 2u, V_UNITS = QUADS / V_STEP;  // fetches of a unit, units of a value
 const uint BLOCKS = D_HEAD / 32u, PIECES = KEYS / 8u;
 shared uvec4 k_s[KEYS * KS];        // keys, 8 columns a unit
 shared uvec4 v_s[KEYS / 2u * VS];   // values of two neighbouring keys, 4 columns a unit
@@ -84,47 +88,167 @@ Place place_of(uint block, uint head_row) {
     return Place(head_row + (block < args.sinks ? block : args.sinks + ring_at),
                  block < args.sinks ? KEYS : args.ring - ring_at);
 }
+// The place of block `after`, from that of the block before it: without a division where they are neighbours.
+Place place_after(Place p, uint block, uint after, uint head_row) {
+    if (block < args.sinks || after != block + KEYS) return place_of(after, head_row);
+    const uint back = p.wrap > KEYS ? 0u : args.ring;
+    return Place(p.slot0 + KEYS - back, p.wrap - KEYS + back);
+}
 uint row_of(Place p, uint key) { return p.slot0 + key - (key >= p.wrap ? args.ring : 0u); }
 
-uvec2 halves_of(vec4 x) {
-    return uvec2(packFloat2x16(f16vec2(x.xy)), packFloat2x16(f16vec2(x.zw)));
-}
-// Eight columns of a key: as fetched, and as halves.
+// Eight columns of a row as fetched: halves, or their codes in two words and the word of their scale.
 uvec4 fetch_key(uint row, uint unit) {
     if (K_TYPE == kKvF16) return k_wide[row * UNITS + unit];
-    return uvec4(k_fetch(row, 2u * unit), K_TYPE == kKvQ8 ? k_fetch(row, 2u * unit + 1u).x : 0u, 0u);
+    const uint word = row * kv_code_words(K_TYPE) + k_code(2u * unit), scale = kv_scales(K_TYPE, row)
+        + kv_scale_word(K_TYPE, unit / 4u);
+    return uvec4(K_TYPE == kKvQ8 ? k_cache[word >> 1] : uvec2(K_WORD(word), 0u), K_WORD(scale), 0u);
 }
-uvec4 key_halves(uvec4 raw, uint unit) {
-    if (K_TYPE == kKvF16) return raw;
-    return uvec4(halves_of(kv_values(K_TYPE, raw.xy, 2u * unit)),
-                 halves_of(kv_values(K_TYPE, uvec2(K_TYPE == kKvQ8 ? raw.z : raw.x, raw.y), 2u * unit + 1u)));
+uvec4 fetch_value(uint row, uint unit) {
+    const uint word = row * kv_code_words(V_TYPE) + v_code(2u * unit), scale = kv_scales(V_TYPE, row)
+        + kv_scale_word(V_TYPE, unit / 4u);
+    return uvec4(V_TYPE == kKvQ8 ? v_cache[word >> 1] : uvec2(V_WORD(word), 0u), V_WORD(scale), 0u);
 }
-uvec2 value_halves(uvec2 raw, uint quad) {
-    return V_TYPE == kKvF16 ? raw : halves_of(kv_values(V_TYPE, raw, quad));
+// The values of the two codes in the low bytes of `bytes`, rounded once. A byte b with 0x64 above it is the half
+// 1024 + b, so codes become halves by a subtraction.
+uint two_halves(uint type, uint bytes, f16vec2 unit) {
+    const float16_t bias = type == kKvQ8 ? 1152.0hf : type == kKvQ40 ? 1032.0hf : 1024.0hf;
+    precise f16vec2 code = unpackFloat2x16((bytes & 0xffu) | ((bytes << 8) & 0xff0000u) | 0x64006400u) - f16vec2(bias);
+    precise f16vec2 value = type == kKvQ41 ? fma(code, unit.xx, unit.yy) : code * unit.xx;
+    return packFloat2x16(value);
+}
+uvec4 halves_of(uint type, uvec4 raw, uint unit) {
+    if (type == kKvF16) return raw;
+    const f16vec2 h = unpackFloat2x16(raw.z), scale = type != kKvQ41 && (unit & 4u) != 0u ? h.yx : h;
+    const uint word = type == kKvQ40 ? raw.x ^ 0x88888888u : raw.x;  // codes become at least 0
+    const uvec2 codes = type == kKvQ8 ? raw.xy ^ 0x80808080u : uvec2(word & 0x0f0f0f0fu, (word >> 4) & 0x0f0f0f0fu);
+    return uvec4(two_halves(type, codes.x, scale), two_halves(type, codes.x >> 16, scale),
+        two_halves(type, codes.y, scale), two_halves(type, codes.y >> 16, scale));
+}
+// Four columns of two neighbouring keys, by columns.
+uvec4 pairs_of(uvec2 a, uvec2 b) {
+    return uvec4((a.x & 0xffffu) | (b.x << 16), (a.x >> 16) | (b.x & 0xffff0000u), (a.y & 0xffffu) | (b.y << 16),
+        (a.y >> 16) | (b.y & 0xffff0000u));
 }
 
-#define FETCH_K(block) { const Place at_ = place_of(block, head_row); \
-    [[unroll]] for (uint i = 0u; i < NK; i++) { \
+#define FETCH_K(place) [[unroll]] for (uint i = 0u; i < NK; i++) { \
         const uint u = me + i * N; \
-        k_next[i] = fetch_key(row_of(at_, u / UNITS), u % UNITS); } }
+        k_next[i] = fetch_key(row_of(place, u / UNITS), u % UNITS); }
 #define STORE_K [[unroll]] for (uint i = 0u; i < NK; i++) { \
         const uint u = me + i * N; \
-        k_s[u / UNITS * KS + u % UNITS] = key_halves(k_next[i], u % UNITS); }
-#define FETCH_V(block) { const Place at_ = place_of(block, head_row); \
-    [[unroll]] for (uint i = 0u; i < NV; i++) { \
-        const uint u = me + i * N, key = u / QUADS * 2u; \
-        v_next[i] = uvec4(v_fetch(row_of(at_, key), u % QUADS), v_fetch(row_of(at_, key + 1u), u % QUADS)); } }
-#define STORE_V [[unroll]] for (uint i = 0u; i < NV; i++) { \
-        const uint u = me + i * N; \
-        const uvec2 a_ = value_halves(v_next[i].xy, u % QUADS), b_ = value_halves(v_next[i].zw, u % QUADS); \
-        v_s[u / QUADS * VS + u % QUADS] = uvec4((a_.x & 0xffffu) | (b_.x << 16), (a_.x >> 16) | (b_.x & 0xffff0000u), \
-            (a_.y & 0xffffu) | (b_.y << 16), (a_.y >> 16) | (b_.y & 0xffff0000u)); }
+        k_s[u / UNITS * KS + u % UNITS] = halves_of(K_TYPE, k_next[i], u % UNITS); }
+// Values of two neighbouring keys: four columns where they are halves, else eight, so that there are fewer loads.
+#define FETCH_V(place) [[unroll]] for (uint i = 0u; i < NV; i += V_STEP) { \
+        const uint u = me + i / V_STEP * N, key = u / V_UNITS * 2u, unit = u % V_UNITS, \
+            first = row_of(place, key), second = row_of(place, key + 1u); \
+        if (V_TYPE == kKvF16) { \
+            v_next[i] = uvec4(V_HALVES(first, unit), V_HALVES(second, unit)); \
+        } else { \
+            v_next[i] = fetch_value(first, unit); \
+            v_next[i + V_STEP - 1u] = fetch_value(second, unit); \
+        } }
+#define STORE_V [[unroll]] for (uint i = 0u; i < NV; i += V_STEP) { \
+        const uint u = me + i / V_STEP * N, unit = u % V_UNITS, to = u / V_UNITS * VS + unit * V_STEP; \
+        if (V_TYPE == kKvF16) { \
+            v_s[to] = pairs_of(v_next[i].xy, v_next[i].zw); \
+        } else { \
+            const uvec4 a = halves_of(V_TYPE, v_next[i], unit), b = halves_of(V_TYPE, v_next[i + V_STEP - 1u], unit); \
+            v_s[to] = pairs_of(a.xy, b.xy); \
+            v_s[to + V_STEP - 1u] = pairs_of(a.zw, b.zw); \
+        } }
 #define LEFT(A, four) { const uvec4 u_ = four; \
     const f16vec2 p0_ = unpackFloat2x16(u_.x), p1_ = unpackFloat2x16(u_.y), p2_ = unpackFloat2x16(u_.z), \
         p3_ = unpackFloat2x16(u_.w); \
     A[0] = p0_.x; A[1] = p0_.y; A[2] = p1_.x; A[3] = p1_.y; A[4] = p2_.x; A[5] = p2_.y; A[6] = p3_.x; A[7] = p3_.y; }
 #define RIGHT(B, w0, w1) { const f16vec2 p0_ = unpackFloat2x16(w0), p1_ = unpackFloat2x16(w1); \
     B[0] = p0_.x; B[1] = p0_.y; B[2] = p1_.x; B[3] = p1_.y; }
+
+// Of a lane: its place, scores, weights and results.
+uint lane, query_at, row0, row1;
+FragC S[PIECES];
+FragA P[PIECES / 2u];
+FragC O[D_HEAD / 8u];
+float top0, top1, sum0, sum1;
+
+// Adds the products of 32 columns of the queries and the keys.
+void score(uint b) {
+    const uint g = lane >> 2, t = lane & 3u;
+    FragA A0, A1;
+    LEFT(A0, query[query_at].at[2u * b][lane])
+    LEFT(A1, query[query_at].at[2u * b + 1u][lane])
+    [[unroll]] for (uint j = 0u; j < PIECES; j++) {
+        const uvec4 w = k_s[(8u * j + g) * KS + 4u * b + t];
+        FragB B0, B1;
+        RIGHT(B0, w.x, w.y)
+        RIGHT(B1, w.z, w.w)
+        MUL(S[j], A0, B0)
+        MUL(S[j], A1, B1)
+    }
+}
+
+// Adds 16 weighted values of 32 columns.
+void weigh(uint k, uint c) {
+    const uint g = lane >> 2, t = lane & 3u;
+    const uvec4 lo = v_s[(8u * k + t) * VS + 8u * c + g], hi = v_s[(8u * k + 4u + t) * VS + 8u * c + g];
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        FragB B;
+        RIGHT(B, lo[i], hi[i])
+        MUL(O[4u * c + i], P[k], B)
+    }
+}
+
+// The weights of the scores of a block, and everything before under the new maximum. masked: not every row sees all.
+void soften(uint block, bool masked) {
+    const uint t = lane & 3u;
+    if (masked) {
+        [[unroll]] for (uint j = 0u; j < PIECES; j++) {
+            const uint key = block + 8u * j + 2u * t;
+            S[j][0] = visible(key, row0) ? S[j][0] : kUnseen;
+            S[j][1] = visible(key + 1u, row0) ? S[j][1] : kUnseen;
+            S[j][2] = visible(key, row1) ? S[j][2] : kUnseen;
+            S[j][3] = visible(key + 1u, row1) ? S[j][3] : kUnseen;
+        }
+    }
+    float highest0 = top0, highest1 = top1;
+    [[unroll]] for (uint j = 0u; j < PIECES; j++) {
+        highest0 = max(highest0, max(S[j][0], S[j][1]));
+        highest1 = max(highest1, max(S[j][2], S[j][3]));
+    }
+    highest0 = max(highest0, subgroupShuffleXor(highest0, 1u));
+    highest1 = max(highest1, subgroupShuffleXor(highest1, 1u));
+    highest0 = max(highest0, subgroupShuffleXor(highest0, 2u));
+    highest1 = max(highest1, subgroupShuffleXor(highest1, 2u));
+    precise float below0 = (top0 - highest0) * kLog2e, below1 = (top1 - highest1) * kLog2e;
+    const float alpha0 = top0 == highest0 ? 1.0 : exp2(below0), alpha1 = top1 == highest1 ? 1.0 : exp2(below1);
+    // Weights times 2^15; a row that sees nothing here has base 0, so that the masked scores come out as 0.
+    const float base0 = highest0 > kUnseen ? fma(-highest0, kLog2e, 15.0) : 0.0,
+        base1 = highest1 > kUnseen ? fma(-highest1, kLog2e, 15.0) : 0.0;
+    top0 = highest0;
+    top1 = highest1;
+    precise float add0 = 0.0, add1 = 0.0;
+    [[unroll]] for (uint j = 0u; j < PIECES; j++) {
+        const float e0 = exp2(fma(S[j][0], kLog2e, base0)), e1 = exp2(fma(S[j][1], kLog2e, base0)),
+                    e2 = exp2(fma(S[j][2], kLog2e, base1)), e3 = exp2(fma(S[j][3], kLog2e, base1));
+        precise float two0 = e0 + e1, two1 = e2 + e3;
+        add0 = add0 + two0;
+        add1 = add1 + two1;
+        const f16vec2 h0 = f16vec2(vec2(e0, e1)), h1 = f16vec2(vec2(e2, e3));
+        const uint i = 2u * (j & 1u);
+        P[j / 2u][i] = h0.x;
+        P[j / 2u][i + 1u] = h0.y;
+        P[j / 2u][i + 4u] = h1.x;
+        P[j / 2u][i + 5u] = h1.y;
+    }
+    sum0 = fma(sum0, alpha0, add0);
+    sum1 = fma(sum1, alpha1, add1);
+    if (subgroupAny(alpha0 != 1.0 || alpha1 != 1.0)) {
+        [[unroll]] for (uint i = 0u; i < D_HEAD / 8u; i++) {
+            O[i][0] *= alpha0;
+            O[i][1] *= alpha0;
+            O[i][2] *= alpha1;
+            O[i][3] *= alpha1;
+        }
+    }
+}
 
 void main() {
     const uint per_kv = args.n_head / args.n_head_kv, n_query = step.n_row * per_kv;
@@ -139,131 +263,65 @@ void main() {
     const uint first_query = tile * TILE + sub * 16u + g;
     const uint first_row = step.position + tile * TILE / per_kv,
         last_row = step.position + (min(tile * TILE + TILE, n_query) - 1u) / per_kv;
-    const uint row0 = step.position + min(first_query, n_query - 1u) / per_kv,
-        row1 = step.position + min(first_query + 8u, n_query - 1u) / per_kv;
     const uint oldest = oldest_key(first_row), full_from = oldest_key(last_row);
     const uint head_row = head * args.capacity;
-    const uint query_at = (head * args.part_stride / 16u + tile * (TILE / 16u) + sub) * (D_HEAD / 16u) * 32u + l;
-
-    uvec4 kept[KEPT != 0u ? 2u * BLOCKS : 1u];
-    if (KEPT != 0u) [[unroll]] for (uint i = 0u; i < 2u * BLOCKS; i++) kept[i] = query[query_at + i * 32u];
-    FragC O[D_HEAD / 8u];
+    lane = l;
+    row0 = step.position + min(first_query, n_query - 1u) / per_kv;
+    row1 = step.position + min(first_query + 8u, n_query - 1u) / per_kv;
+    query_at = head * args.part_stride / 16u + tile * (TILE / 16u) + sub;
     uvec4 k_next[NK], v_next[NV];
     vec2 all0 = vec2(0.0), all1 = vec2(0.0);  // of the segments so far
+#define MASKED(block) ((block) + KEYS > first_row + 1u || ((block) < full_from && (block) + KEYS > args.sinks) \
+                       || (block) < step.first_key)
+// Blocks between the sinks and the oldest key that a row of the tile sees are left out.
+#define FROM(block) ((block) >= args.sinks && (block) + KEYS <= oldest ? oldest / KEYS * KEYS : (block))
+
+// The scores of a block and the values of the one before, in turns.
+#define STEP(b) { score(b); [[unroll]] for (uint i = 0u; i < PIECES / 2u; i++) \
+                        weigh((b * PIECES / 2u + i) / BLOCKS, (b * PIECES / 2u + i) % BLOCKS); }
 
     const uint segment_first = SPLIT != 0u ? n_segment - 1u - gl_WorkGroupID.z : 0u,
         segment_end = SPLIT != 0u ? segment_first + 1u : n_segment;
     [[dont_unroll]] for (uint n = segment_first; n < segment_end; n++) {
         const uint segment = chunks_at(seen, n), end = min(segment_begin(segment + 1u), last_row + 1u);
         [[unroll]] for (uint i = 0u; i < D_HEAD / 8u; i++) ZERO(O[i])
-        float top0 = kUnseen, top1 = kUnseen, sum0 = 0.0, sum1 = 0.0;
-        // Blocks between the sinks and the oldest key that a row of the tile sees are left out.
-        uint block = segment_begin(segment);
-        if (block >= args.sinks && block + KEYS <= oldest) block = oldest / KEYS * KEYS;
+        top0 = top1 = kUnseen;
+        sum0 = sum1 = 0.0;
+        uint block = FROM(segment_begin(segment));
         if (block < end) {
-            FETCH_K(block)
-            FETCH_V(block)
+            uint next = FROM(block + KEYS);
+            Place at_v = place_of(block, head_row);
+            Place at_k = place_after(at_v, block, next, head_row);
+            FETCH_K(at_v)
             barrier();
             STORE_K
+            FETCH_V(at_v)
+            if (next < end) FETCH_K(at_k)
             barrier();
-        }
-        [[dont_unroll]] while (block < end) {
-            uint next = block + KEYS;
-            if (next >= args.sinks && next + KEYS <= oldest) next = oldest / KEYS * KEYS;
-            FragC S[PIECES];
             [[unroll]] for (uint j = 0u; j < PIECES; j++) ZERO(S[j])
-            [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-                FragA A0, A1;
-                uvec4 q0, q1;
-                if (KEPT != 0u) {
-                    q0 = kept[KEPT != 0u ? 2u * b : 0u];
-                    q1 = kept[KEPT != 0u ? 2u * b + 1u : 0u];
-                } else {
-                    q0 = query[query_at + b * 64u];
-                    q1 = query[query_at + b * 64u + 32u];
-                }
-                LEFT(A0, q0)
-                LEFT(A1, q1)
-                [[unroll]] for (uint j = 0u; j < PIECES; j++) {
-                    const uvec4 w = k_s[(8u * j + g) * KS + 4u * b + t];
-                    FragB B0, B1;
-                    RIGHT(B0, w.x, w.y)
-                    RIGHT(B1, w.z, w.w)
-                    MUL(S[j], A0, B0)
-                    MUL(S[j], A1, B1)
-                }
-            }
+            [[unroll]] for (uint b = 0u; b < BLOCKS; b++) score(b);
+            soften(block, MASKED(block));
+            barrier();
             STORE_V
-            if (next < end) FETCH_K(next)
-
-            if (block + KEYS > first_row + 1u || (block < full_from && block + KEYS > args.sinks)
-                || block < step.first_key) {
-                [[unroll]] for (uint j = 0u; j < PIECES; j++) {
-                    const uint key = block + 8u * j + 2u * t;
-                    S[j][0] = visible(key, row0) ? S[j][0] : kUnseen;
-                    S[j][1] = visible(key + 1u, row0) ? S[j][1] : kUnseen;
-                    S[j][2] = visible(key, row1) ? S[j][2] : kUnseen;
-                    S[j][3] = visible(key + 1u, row1) ? S[j][3] : kUnseen;
-                }
-            }
-            float highest0 = top0, highest1 = top1;
-            [[unroll]] for (uint j = 0u; j < PIECES; j++) {
-                highest0 = max(highest0, max(S[j][0], S[j][1]));
-                highest1 = max(highest1, max(S[j][2], S[j][3]));
-            }
-            highest0 = max(highest0, subgroupShuffleXor(highest0, 1u));
-            highest1 = max(highest1, subgroupShuffleXor(highest1, 1u));
-            highest0 = max(highest0, subgroupShuffleXor(highest0, 2u));
-            highest1 = max(highest1, subgroupShuffleXor(highest1, 2u));
-            precise float below0 = (top0 - highest0) * kLog2e, below1 = (top1 - highest1) * kLog2e;
-            const float alpha0 = top0 == highest0 ? 1.0 : exp2(below0), alpha1 = top1 == highest1 ? 1.0 : exp2(below1);
-            // Weights times 2^15; a row that sees nothing here has base 0, so that the masked scores come out as 0.
-            const float base0 = highest0 > kUnseen ? fma(-highest0, kLog2e, 15.0) : 0.0,
-                base1 = highest1 > kUnseen ? fma(-highest1, kLog2e, 15.0) : 0.0;
-            top0 = highest0;
-            top1 = highest1;
-            precise float add0 = 0.0, add1 = 0.0;
-            FragA P[PIECES / 2u];
-            [[unroll]] for (uint j = 0u; j < PIECES; j++) {
-                const float e0 = exp2(fma(S[j][0], kLog2e, base0)), e1 = exp2(fma(S[j][1], kLog2e, base0)),
-                            e2 = exp2(fma(S[j][2], kLog2e, base1)), e3 = exp2(fma(S[j][3], kLog2e, base1));
-                precise float two0 = e0 + e1, two1 = e2 + e3;
-                add0 = add0 + two0;
-                add1 = add1 + two1;
-                const uint i = 2u * (j & 1u);
-                P[j / 2u][i] = float16_t(e0);
-                P[j / 2u][i + 1u] = float16_t(e1);
-                P[j / 2u][i + 4u] = float16_t(e2);
-                P[j / 2u][i + 5u] = float16_t(e3);
-            }
-            sum0 = fma(sum0, alpha0, add0);
-            sum1 = fma(sum1, alpha1, add1);
-            if (subgroupAny(alpha0 != 1.0 || alpha1 != 1.0)) {
-                [[unroll]] for (uint i = 0u; i < D_HEAD / 8u; i++) {
-                    O[i][0] *= alpha0;
-                    O[i][1] *= alpha0;
-                    O[i][2] *= alpha1;
-                    O[i][3] *= alpha1;
-                }
-            }
+            if (next < end) STORE_K
             barrier();
-            [[unroll]] for (uint k = 0u; k < PIECES / 2u; k++) {
-                [[unroll]] for (uint c = 0u; c < BLOCKS; c++) {
-                    const uvec4 lo = v_s[(8u * k + t) * VS + 8u * c + g],
-                        hi = v_s[(8u * k + 4u + t) * VS + 8u * c + g];
-                    [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                        FragB B;
-                        RIGHT(B, lo[i], hi[i])
-                        MUL(O[4u * c + i], P[k], B)
-                    }
-                }
+            // Shared are the values of `block`, whose weights are known, and the keys of `next`.
+            [[dont_unroll]] while (next < end) {
+                const uint after = FROM(next + KEYS);
+                at_v = at_k;
+                at_k = place_after(at_k, next, after, head_row);
+                FETCH_V(at_v)
+                if (after < end) FETCH_K(at_k)
+                [[unroll]] for (uint j = 0u; j < PIECES; j++) ZERO(S[j])
+                [[unroll]] for (uint b = 0u; b < BLOCKS; b++) STEP(b)
+                soften(next, MASKED(next));
+                barrier();
+                STORE_V
+                if (after < end) STORE_K
+                barrier();
+                next = after;
             }
-            if (next < end) {
-                STORE_K
-                FETCH_V(next)
-            }
-            barrier();
-            block = next;
+            [[unroll]] for (uint i = 0u; i < PIECES / 2u * BLOCKS; i++) weigh(i / BLOCKS, i % BLOCKS);
         }
 
         precise float all_sum0 = sum0 + subgroupShuffleXor(sum0, 1u), all_sum1 = sum1 + subgroupShuffleXor(sum1, 1u);

@@ -155,7 +155,7 @@ struct Attend {
     enum class How { fused, units, split, rows, plain, append, tiles };
     /// Of How::tiles. whole: partials of all queries fit, else those of one block.
     struct Tiles {
-        u32 group = 256, split = 0, kept = 0;
+        u32 group = 256, split = 0;
         bool whole = true;
     } tiles;
 
@@ -246,7 +246,6 @@ struct Attend {
         vk::AttendTileChoice choice;
         choice.group = tiles.group;
         choice.split = tiles.split;
-        choice.kept = tiles.kept;
         const vk::PipelineKey key = choice.key(c.d_head, format_of(c.k), format_of(c.v), rig.vulkan.gpu->traits);
         const u32 n_block = 64 * n_tile / kAttendRound, n_round = tiles.whole ? 1 : n_block;
         push.n_part = kAttendRound * n_segment * (tiles.whole ? n_block : 1);

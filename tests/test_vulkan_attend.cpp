@@ -89,15 +89,12 @@ TEST_CASE("attention of prompts on matrix units has the same bits for every tile
     for (const AttendCase& c : cases) {
         Attend attend(*vulkan, c);
         CAPTURE(c.n);
-        attend.tiles = {256, 0, 1, true};
+        attend.tiles = {256, 0, true};
         const std::vector<float> all = attend.run(Attend::How::tiles, kRows);
         const std::vector<float> rows = attend.run(Attend::How::rows, kRows);
         CHECK(off_rms(all, std::vector<double>(rows.begin(), rows.end()), c.d_head) < 5e-3);
-        for (const Attend::Tiles& t : {Attend::Tiles{64, 0, 0, true},
-                                       {128, 1, 0, true},
-                                       {256, 1, 1, true},
-                                       {256, 1, 1, false},
-                                       {128, 0, 0, false}}) {
+        for (const Attend::Tiles& t :
+             {Attend::Tiles{64, 0, true}, {128, 1, true}, {256, 1, true}, {256, 1, false}, {128, 0, false}}) {
             CAPTURE(t.group);
             CAPTURE(t.split);
             attend.tiles = t;

@@ -63,15 +63,15 @@ inline uint32_t attend_parts(uint32_t n_query, uint32_t n_head_kv, uint32_t d_he
 
 /// The kernel and its grid.
 struct AttendTileChoice {
-    uint32_t group = 256, kept = 1, split = 0;
+    uint32_t group = 256, split = 0;
     uint32_t n_tile = 1, n_split = 1, n_round = 1;  ///< grid x, grid z, and how often
     PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const DeviceTraits& traits) const {
         namespace s = spec::attend_tile;
         PipelineKey k;
         k.shader = d_head == 256 ? "attend_tile_256" : "attend_tile_128";
         k.group = group;
-        k.constants = {{s::kSplit, split}, {s::kKept, kept}, {s::kKType, k_format}, {s::kVType, v_format},
-                       {s::kUnitM, 16},    {s::kUnitN, 8},   {s::kUnitK, 16}};
+        k.constants = {{s::kSplit, split}, {s::kKType, k_format}, {s::kVType, v_format},
+                       {s::kUnitM, 16},    {s::kUnitN, 8},        {s::kUnitK, 16}};
         k.subgroup_size = traits.subgroup_size_control ? 32 : 0;
         k.full_subgroups = traits.full_subgroups;
         return k;
@@ -88,9 +88,7 @@ struct AttendTileChoice {
 inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t n_query, uint32_t n_head_kv,
                                            uint32_t n_segment, uint32_t n_part) {
     AttendTileChoice c;
-    const bool few = n_query <= 64;
-    c.group = few ? 128 : 256;
-    c.kept = few ? 0 : 1;
+    c.group = n_query <= 64 ? 128 : 256;
     // Where the driver does not tell, those of a large device: splitting too often costs less than idle cores.
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128, tile = c.group / 2;
     const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
