@@ -518,8 +518,9 @@ TEST_CASE("the controller keeps learning while drafting is off, and its statisti
     CHECK(n_token == r.n_token);
     CHECK(session.history().size() == 30 + 1 + r.n_token);
     CHECK(r.n_probe + r.cycles[1] + r.cycles[2] > 0);
-    MESSAGE("depth " << r.depth << (r.unprofitable ? ", unprofitable" : "") << ", R(1) " << r.relative_cost[1]
-                     << ", R(2) " << r.relative_cost[2] << ", R(4) " << r.relative_cost[4] << ", gain " << r.speedup());
+    MESSAGE("depth " << r.depth << std::string(r.unprofitable ? ", unprofitable" : "") << ", R(1) "
+                     << r.relative_cost[1] << ", R(2) " << r.relative_cost[2] << ", R(4) " << r.relative_cost[4]
+                     << ", gain " << r.speedup());
     session.clear_stats();
     CHECK(session.draft_report().n_token == 0);
     CHECK(session.draft_report().relative_cost[1] == doctest::Approx(r.relative_cost[1]));

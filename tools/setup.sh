@@ -48,7 +48,8 @@ configure() {
 packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libstb-dev libcpp-httplib-dev
     libvulkan-dev libvulkan-volk-dev)
 packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev universal-ctags doctest-dev
-    meson pkgconf glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
+    meson pkgconf glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
+    chromium)  # for the page of the server; its package chromium-common has SwiftShader
 # Other platforms, where this machine can run their programs: ARM with 64 and 32 bits, Windows.
 [ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static
     g++-mingw-w64-x86-64-posix wine64)
