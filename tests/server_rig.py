@@ -5,6 +5,7 @@ Python's standard library only. AUSPEX_SERVER names the program.
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -104,11 +105,14 @@ class Server:
         with open(f"/proc/{self.process.pid}/statm") as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
+    def metric(self, name):
+        return int(re.search(rf"^{name} (\d+)", self.get("/metrics").body, re.M)[1])
+
     def wait_idle(self):
-        """Until no request runs."""
+        """Until no request waits or runs. Asked in this order, since one that no longer waits may run."""
         start = time.time()
-        while self.get("/slots").json[0]["is_processing"]:
-            assert time.time() - start < 30, "the slot stays busy"
+        while self.metric("llamacpp:requests_deferred") or self.get("/slots").json[0]["is_processing"]:
+            assert time.time() - start < 30, "the slot stays busy, or requests wait for it"
             time.sleep(0.005)
 
     def stop(self, how=signal.SIGTERM):

@@ -6,7 +6,6 @@ than the demo model: a tiny one where sanitizers make all of it slow.
 import json
 import os
 import random
-import re
 import socket
 import threading
 import time
@@ -93,7 +92,7 @@ class Load(BaseServer):
             time.sleep(0.05)
         self.assertLess(self.count("task"), 8)
         self.assertLess(self.count("fd"), 24)
-        return int(re.search(r"^auspex_heap_bytes (\d+)", self.server.get("/metrics").body, re.MULTILINE)[1])
+        return self.server.metric("auspex_heap_bytes")
 
     def test_nothing_leaks_or_sticks(self):
         answer = self.ok(self.server.post("/v1/chat/completions", QUESTION))["choices"][0]["message"]
