@@ -242,7 +242,11 @@ class BadInput(BaseCli):
         for arguments in built(["--help"], ["--version"], ["run", "--help"], ["bench", "--help"]):
             self.assertTrue(self.done(*arguments))
 
-    def test_numbers_out_of_range(self):
+    def test_numbers(self):
+        for option, value, word in (("--ctx", "1.5", "whole number"), ("--tokens", "many", "whole number"),
+                                    ("--temp", "hot", "number")):
+            words = f"{option} {value}: expected a {word}"
+            self.refused(2, "bad_argument", words, run=["run", "-p", "x", option, value])
         self.refused(2, "bad_argument", "--threads 0", run=["run", "-p", "x", "--threads", 0])
         self.refused(2, "bad_argument", "--threads -2", run=["run", "-p", "x", "--threads", -2])
         self.refused(2, "bad_argument", "-n 0", run=["run", "-p", "x", "-n", 0])

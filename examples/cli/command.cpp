@@ -34,6 +34,27 @@ Status check_numbers(const CLI::App& app) {
     return {};
 }
 
+/// Names the option whose text is no number of its type. Ok where there is none.
+Status find_no_number(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::string type = option->get_type_name();
+        if (type != "INT" && type != "UINT" && type != "FLOAT") continue;
+        for (const std::string& text : option->results()) {
+            char* end = nullptr;
+            if (type == "FLOAT")
+                (void)std::strtod(text.c_str(), &end);
+            else
+                (void)std::strtoll(text.c_str(), &end, 0);
+            if (end == text.c_str() || *end != '\0')
+                return Status(Code::bad_argument, option->get_name() + " " + text + ": expected a " +
+                                                      (type == "FLOAT" ? "number" : "whole number"));
+        }
+    }
+    for (const CLI::App* command : app.get_subcommands())
+        if (const Status s = find_no_number(*command); !s.ok()) return s;
+    return {};
+}
+
 /// Output that a full disk or a closed stream did not take is a failure even if nothing else went wrong.
 int finish(int exit_code) {
     errno = 0;
@@ -57,6 +78,7 @@ int run_command(CLI::App& app, const std::vector<std::string>& arguments, const 
         return finish(chosen());
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
+        if (const Status s = find_no_number(app); !s.ok()) return report(s);
         return report(
             Status(Code::bad_argument, std::string(e.what()) + " (" + app.get_name() + " --help lists what there is)"));
     } catch (const std::bad_alloc&) {
