@@ -13,45 +13,30 @@
 namespace cli {
 namespace {
 
-/// CLI11 takes the nearest number of 64 bits for one that is out of range.
-Status check_numbers(const CLI::App& app) {
+/// Names an option whose text is no number of its type, which CLI11 does not, or, among those that CLI11 has converted,
+/// one out of range: it takes the nearest number of 64 bits.
+Status check_numbers(const CLI::App& app, bool converted) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();
-        if (type != "INT" && type != "UINT") continue;
-        for (const std::string& text : option->results()) {
-            errno = 0;
-            if (type == "INT")
-                (void)std::strtoll(text.c_str(), nullptr, 0);
-            else
-                (void)std::strtoull(text.c_str(), nullptr, 0);
-            if (errno == ERANGE)
-                return Status(Code::bad_argument,
-                              option->get_name() + " " + text + ": expected a whole number of at most 64 bits");
-        }
-    }
-    for (const CLI::App* command : app.get_subcommands())
-        if (const Status s = check_numbers(*command); !s.ok()) return s;
-    return {};
-}
-
-/// Names the option whose text is no number of its type. Ok where there is none.
-Status find_no_number(const CLI::App& app) {
-    for (const CLI::Option* option : app.get_options()) {
-        const std::string type = option->get_type_name();
-        if (type != "INT" && type != "UINT" && type != "FLOAT") continue;
+        const bool real = type == "FLOAT";
+        if (type != "INT" && type != "UINT" && !real) continue;
         for (const std::string& text : option->results()) {
             char* end = nullptr;
-            if (type == "FLOAT")
+            errno = 0;
+            if (real)
                 (void)std::strtod(text.c_str(), &end);
-            else
+            else if (type == "INT")
                 (void)std::strtoll(text.c_str(), &end, 0);
-            if (end == text.c_str() || *end != '\0')
-                return Status(Code::bad_argument, option->get_name() + " " + text + ": expected a " +
-                                                      (type == "FLOAT" ? "number" : "whole number"));
+            else
+                (void)std::strtoull(text.c_str(), &end, 0);
+            const std::string said = option->get_name() + " " + text + ": expected a ";
+            if (!converted && (end == text.c_str() || *end != '\0'))
+                return Status(Code::bad_argument, said + (real ? "number" : "whole number"));
+            if (!real && errno == ERANGE) return Status(Code::bad_argument, said + "whole number of at most 64 bits");
         }
     }
     for (const CLI::App* command : app.get_subcommands())
-        if (const Status s = find_no_number(*command); !s.ok()) return s;
+        if (const Status s = check_numbers(*command, converted); !s.ok()) return s;
     return {};
 }
 
@@ -72,13 +57,13 @@ int run_command(CLI::App& app, const std::vector<std::string>& arguments, const 
         std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
         if (!reversed.empty()) reversed.pop_back();                               // the program's name
         app.parse(std::move(reversed));
-        const Status s = check_numbers(app);
+        const Status s = check_numbers(app, true);
         if (!s.ok()) return report(s);
         catch_interrupts();
         return finish(chosen());
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
-        if (const Status s = find_no_number(app); !s.ok()) return report(s);
+        if (const Status s = check_numbers(app, false); !s.ok()) return report(s);
         return report(
             Status(Code::bad_argument, std::string(e.what()) + " (" + app.get_name() + " --help lists what there is)"));
     } catch (const std::bad_alloc&) {
