@@ -98,7 +98,7 @@ inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
     constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
-    constexpr size_t kAhead = 2560;                                                // bytes from a line to its hint
+    constexpr size_t kAhead = 5120;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
@@ -113,10 +113,6 @@ inline void strip_product(const StripJob& job) {
         const uint32_t n_here = left < 8 ? left : 8;
         const uint8_t* scales = page;
         const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
-        // With one row the hardware prefetcher keeps up if it sees lines in order, so all scales of the page are
-        // touched before its codes. With more rows it falls behind, and hints cover every line to come.
-        if constexpr (n == 1)
-            for (const uint8_t* p = scales + 64; p < codes; p += 64) prefetch_soon(p);
         const uint8_t* ahead = page + kAhead;
         page = codes + n_here * code_step;
         left -= n_here;
@@ -126,7 +122,7 @@ inline void strip_product(const StripJob& job) {
             scales += (kMin ? 4 : 2) * kLane;
         }
         for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            if (n > 1 && job.hints) {
+            if (job.hints) {  // the hardware's prefetcher falls behind, even with one row
                 AUSPEX_UNROLL
                 for (size_t i = 0; i < kBlockLine; ++i) prefetch_soon(ahead + 64 * i);
                 ahead += 64 * kBlockLine;
