@@ -5271,6 +5271,54 @@ class Background {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ------------------------------------------------------------------------ src/machine/huge_pages.h
+
+// machine/huge_pages: memory that the system backs with huge pages.
+//
+// Owns    HugePages, one stretch of memory, given out from front to back.
+// Thread  one at a time.
+// Tests   tests/test_huge_pages.cpp
+//
+// Why     Prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
+//         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s. Memory that is written
+//         for the first time costs a fault for each page: 50 MB of a checkpoint 37 ms with small pages, 16 with huge.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class HugePages {
+  public:
+    HugePages() = default;
+    ~HugePages() { release(); }
+    HugePages(const HugePages&) = delete;
+    HugePages& operator=(const HugePages&) = delete;
+
+    /// Reserves addresses for blocks of `bytes` in all, each rounded up to 64. Pages are taken when they are written.
+    /// False, and nothing is reserved, where the system is not Linux or has no such stretch, or where `bytes` are too
+    /// few for a huge page.
+    bool reserve(uint64_t bytes);
+    /// Gives out what is reserved, then memory of `operator new`. Neither it nor its blocks may outlive the object.
+    /// Freeing a block gives its whole pages back to the system.
+    Allocator allocator();
+    /// Bytes that were given out.
+    uint64_t used_bytes() const { return used_; }
+
+  private:
+    static void* take(void* me, size_t bytes, size_t alignment);
+    static void give(void* me, void* p, size_t bytes, size_t alignment);
+    void release();
+
+    std::byte* map_ = nullptr;  ///< of the system
+    size_t map_bytes_ = 0;
+    std::byte* data_ = nullptr;  ///< in it, at the first huge page
+    size_t size_ = 0, used_ = 0;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ---------------------------------------------------------------------- src/machine/cpu/features.h
 
 // machine/cpu/features: what this processor can do, and how many cores it has.
@@ -5751,53 +5799,6 @@ struct CpuOptions {
 
 /// errors    bad_argument (n_thread), unsupported (a path that this processor lacks), out_of_memory.
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
-
-}  // namespace detail
-}  // namespace AUSPEX_VERSION_NAMESPACE
-}  // namespace auspex
-
-// -------------------------------------------------------------------- src/machine/cpu/huge_pages.h
-
-// machine/cpu/huge_pages: memory for weights that the system backs with huge pages.
-//
-// Owns    HugePages, one stretch of memory, given out from front to back.
-// Thread  one at a time.
-// Tests   tests/test_huge_pages.cpp
-//
-// Why     Prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
-//         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s.
-
-namespace auspex {
-inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
-
-class HugePages {
-  public:
-    HugePages() = default;
-    ~HugePages() { release(); }
-    HugePages(const HugePages&) = delete;
-    HugePages& operator=(const HugePages&) = delete;
-
-    /// Reserves addresses for blocks of `bytes` in all, each rounded up to 64. Pages are taken when they are written.
-    /// False, and nothing is reserved, where the system is not Linux or has no such stretch, or where `bytes` are too
-    /// few for a huge page.
-    bool reserve(uint64_t bytes);
-    /// Gives out what is reserved, then memory of `operator new`. Neither it nor its blocks may outlive the object.
-    /// Freeing a block gives its whole pages back to the system.
-    Allocator allocator();
-    /// Bytes that were given out.
-    uint64_t used_bytes() const { return used_; }
-
-  private:
-    static void* take(void* me, size_t bytes, size_t alignment);
-    static void give(void* me, void* p, size_t bytes, size_t alignment);
-    void release();
-
-    std::byte* map_ = nullptr;  ///< of the system
-    size_t map_bytes_ = 0;
-    std::byte* data_ = nullptr;  ///< in it, at the first huge page
-    size_t size_ = 0, used_ = 0;
-};
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -9563,7 +9564,7 @@ class ListBuilder {
 
 // machine/vulkan/first_prompt: compiles kernels while a model's weights are on their way.
 //
-// What    request_pipelines(): what a context will read its first prompt with. Compiled in the order of the layers, on
+// What    request_pipelines(): what a context will read its first prompts with. Compiled in the order of the layers, on
 //         the workers of Pipelines. A context that is opened with other options requests the rest itself.
 // Thread  any.
 // Tests   tests/test_dispatch_list.cpp.
@@ -9574,8 +9575,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// Requests the pipelines with which a context of these options reads a prompt of n_ubatch rows and decodes a token,
-/// and does not wait for them. `model` needs no weights: see VulkanModel::outline().
+/// Requests the pipelines with which a context of these options reads a prompt of n_ubatch rows, decodes a token, and
+/// reads prompts of fewer rows, and does not wait for them. `model` needs no weights: see VulkanModel::outline().
 ///
 /// errors    those of opening the context.
 Status request_pipelines(const VulkanModel& model, const ContextOptions& options);
@@ -10473,6 +10474,8 @@ class RunTree {
 
     /// A new open run, which begins where its parent ends. first: its first token, or -1 if it is not known yet.
     RunId add(RunId parent, Token first, uint64_t now);
+    /// Opens a closed run without children again, so that it grows.
+    void reopen(RunId id);
     /// Stores the tokens of an open run.
     void close(RunId id, Span<const Token> tokens);
     /// Cuts a run in two; the lower part keeps the id. states_end: how many of its states go to the upper part.
@@ -11495,6 +11498,7 @@ class StateStore : public RowStore {
     Trunk& trunk_;
     MtpCache& cache_;
     uint32_t d_model_;
+    HugePages huge_;  ///< of the arena, unless the application has an allocator
     Block arena_;
     uint64_t page_bytes_ = 1;
     std::vector<uint32_t> free_;  ///< pages
@@ -23881,6 +23885,77 @@ void* Background::work_loop(void* me) {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ---------------------------------------------------------------------- src/machine/huge_pages.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace huge_pages_impl {
+
+constexpr size_t kPage = size_t{2} << 20;  // of x86 and, with the usual small pages, of ARM
+
+}  // namespace huge_pages_impl
+
+bool HugePages::reserve(uint64_t bytes) {
+    release();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    using huge_pages_impl::kPage;
+    if (bytes < 2 * kPage || bytes > SIZE_MAX / 2) return false;
+    const size_t n = static_cast<size_t>(bytes);
+    void* map = ::mmap(nullptr, n + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) return false;
+    map_ = static_cast<std::byte*>(map);
+    map_bytes_ = n + kPage;
+    const size_t skip = (kPage - reinterpret_cast<uintptr_t>(map_) % kPage) % kPage;
+    data_ = map_ + skip;
+    size_ = n;
+    (void)::madvise(data_, size_, MADV_HUGEPAGE);  // only a hint
+    return true;
+#else
+    (void)bytes;
+    return false;
+#endif
+}
+
+Allocator HugePages::allocator() { return {take, give, this}; }
+
+void* HugePages::take(void* me, size_t bytes, size_t alignment) {
+    HugePages& pages = *static_cast<HugePages*>(me);
+    const size_t from = (pages.used_ + alignment - 1) / alignment * alignment;
+    if (!pages.data_ || from > pages.size_ || bytes > pages.size_ - from)
+        return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
+    pages.used_ = from + bytes;
+    return pages.data_ + from;
+}
+
+void HugePages::give(void* me, void* p, size_t bytes, size_t alignment) {
+    const HugePages& pages = *static_cast<HugePages*>(me);
+    std::byte* from = static_cast<std::byte*>(p);
+    if (!pages.data_ || from < pages.data_ || from >= pages.data_ + pages.size_) {
+        ::operator delete (p, std::align_val_t{alignment});
+        return;
+    }
+#if defined(__linux__)
+    const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(from);
+    const uintptr_t first = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+    if (first < end) (void)::madvise(from + (first - at), end - first, MADV_DONTNEED);
+#else
+    (void)bytes;
+#endif
+}
+
+void HugePages::release() {
+#if defined(__linux__)
+    if (map_) (void)::munmap(map_, map_bytes_);
+#endif
+    map_ = data_ = nullptr;
+    map_bytes_ = size_ = used_ = 0;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // -------------------------------------------------------------------- src/machine/cpu/features.cpp
 
 #if AUSPEX_HAS_X86
@@ -29487,77 +29562,6 @@ const CpuKernels* neon_dotprod_kernels() {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
-// ------------------------------------------------------------------ src/machine/cpu/huge_pages.cpp
-
-namespace auspex {
-inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
-namespace huge_pages_impl {
-
-constexpr size_t kPage = size_t{2} << 20;  // of x86 and, with the usual small pages, of ARM
-
-}  // namespace huge_pages_impl
-
-bool HugePages::reserve(uint64_t bytes) {
-    release();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    using huge_pages_impl::kPage;
-    if (bytes < 2 * kPage || bytes > SIZE_MAX / 2) return false;
-    const size_t n = static_cast<size_t>(bytes);
-    void* map = ::mmap(nullptr, n + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) return false;
-    map_ = static_cast<std::byte*>(map);
-    map_bytes_ = n + kPage;
-    const size_t skip = (kPage - reinterpret_cast<uintptr_t>(map_) % kPage) % kPage;
-    data_ = map_ + skip;
-    size_ = n;
-    (void)::madvise(data_, size_, MADV_HUGEPAGE);  // only a hint
-    return true;
-#else
-    (void)bytes;
-    return false;
-#endif
-}
-
-Allocator HugePages::allocator() { return {take, give, this}; }
-
-void* HugePages::take(void* me, size_t bytes, size_t alignment) {
-    HugePages& pages = *static_cast<HugePages*>(me);
-    const size_t from = (pages.used_ + alignment - 1) / alignment * alignment;
-    if (!pages.data_ || from > pages.size_ || bytes > pages.size_ - from)
-        return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
-    pages.used_ = from + bytes;
-    return pages.data_ + from;
-}
-
-void HugePages::give(void* me, void* p, size_t bytes, size_t alignment) {
-    const HugePages& pages = *static_cast<HugePages*>(me);
-    std::byte* from = static_cast<std::byte*>(p);
-    if (!pages.data_ || from < pages.data_ || from >= pages.data_ + pages.size_) {
-        ::operator delete (p, std::align_val_t{alignment});
-        return;
-    }
-#if defined(__linux__)
-    const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(from);
-    const uintptr_t first = (at + page - 1) / page * page, end = (at + bytes) / page * page;
-    if (first < end) (void)::madvise(from + (first - at), end - first, MADV_DONTNEED);
-#else
-    (void)bytes;
-#endif
-}
-
-void HugePages::release() {
-#if defined(__linux__)
-    if (map_) (void)::munmap(map_, map_bytes_);
-#endif
-    map_ = data_ = nullptr;
-    map_bytes_ = size_ = used_ = 0;
-}
-
-}  // namespace detail
-}  // namespace AUSPEX_VERSION_NAMESPACE
-}  // namespace auspex
-
 // ----------------------------------------------------------------- src/machine/cpu/packed_file.cpp
 
 namespace auspex {
@@ -33033,6 +33037,7 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
 class Transfer::Gather {
   public:
     Gather(Span<const Region> regions, uint64_t half_bytes) : regions_(regions), half_bytes_(half_bytes) {}
+    bool done() const { return i_ == regions_.size(); }
     /// The next group, as (piece of a region, its place in the half); returns its bytes, 0 at the end.
     template <class F>
     uint64_t next(F piece) {
@@ -33070,12 +33075,14 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
     for (bool more = true; more;) {
         const uint32_t half = next_;
         next_ ^= 1u;
-        AUSPEX_TRY(begin(half));
-        n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
-            copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
-        });
-        more = n_ready[half] != 0;
-        AUSPEX_TRY(send(half));
+        more = !groups.done();
+        if (more) {
+            AUSPEX_TRY(begin(half));
+            n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
+                copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
+            });
+            AUSPEX_TRY(send(half));
+        }
         // While the device copies this group, the one before goes to the stream.
         const uint32_t before = half ^ 1u;
         if (n_ready[before] == 0) continue;
@@ -46816,10 +46823,16 @@ void ListBuilder::given(const Node& d, const Pass& pass) {
 
 #ifndef AUSPEX_NO_VULKAN
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
+namespace first_prompt_impl {
+
+constexpr uint32_t kFewRows = 16;  // a tile of attention with four heads of queries for one of keys
+
+}  // namespace first_prompt_impl
 
 Status request_pipelines(const VulkanModel& model, const ContextOptions& options) {
     Buffers buffers;
@@ -46831,23 +46844,33 @@ Status request_pipelines(const VulkanModel& model, const ContextOptions& options
         for (const PipelineKey& key : list.keys()) model.device->pipelines->request_ahead(key);
         return Status();
     };
-    Pass prompt;
-    prompt.tape = &trunk;
-    prompt.wide = !model.small();
-    prompt.n_row = model.small() ? kMaxTentative : buffers.n_row_max;
+    const auto request_prompt = [&](uint32_t n_row) {
+        Pass prompt;
+        prompt.tape = &trunk;
+        prompt.wide = !model.small();
+        prompt.n_row = n_row;
+        return request([&](ListBuilder& b) {
+            b.open_request(0);
+            b.tape(prompt);
+            b.head(trunk, 1, ListBuilder::HeadRows::kept);
+        });
+    };
+    AUSPEX_TRY(request_prompt(model.small() ? kMaxTentative : buffers.n_row_max));
     AUSPEX_TRY(request([&](ListBuilder& b) {
-        b.open_request(0);
-        b.tape(prompt);
-        b.head(trunk, 1, ListBuilder::HeadRows::kept);
-    }));
-    return request([&](ListBuilder& b) {
         Pass token;
         token.tape = &trunk;
         token.head = token.largest = true;
         b.tape(token);
         b.sample(trunk, 1, {}, true);
         b.accept();
-    });
+    }));
+    // A turn's rows are fewer: products and attention take other tiles for them.
+    using first_prompt_impl::kFewRows;
+    for (uint32_t n_row = buffers.n_row_max; !model.small() && n_row > kFewRows;) {
+        n_row = std::max(n_row / 2, kFewRows);
+        AUSPEX_TRY(request_prompt(n_row));
+    }
+    return {};
 }
 
 }  // namespace vk
@@ -51552,6 +51575,11 @@ RunId RunTree::add(RunId parent, Token first, uint64_t now) {
     return id;
 }
 
+void RunTree::reopen(RunId id) {
+    n_token_ -= runs_[id].tokens.size();
+    runs_[id].tokens.clear();
+}
+
 void RunTree::close(RunId id, Span<const Token> tokens) {
     Run& run = runs_[id];
     run.tokens.assign(tokens.begin(), tokens.end());
@@ -52178,14 +52206,18 @@ std::vector<PrefixTree::LiveState> PrefixTree::live_states() const {
 
 // ---------------------------------------------------------------------------------------- context
 
-/// Rows of the live path were copied back to the context.
+/// Rows of the live path were copied back to the context. Neighbours of one run are one span.
 void PrefixTree::place(size_t begin, size_t end, RunId run) {
     const auto at =
         std::find_if(residents_.begin(), residents_.end(), [begin](const Resident& r) { return r.begin >= begin; });
-    const auto placed = residents_.insert(at, {begin, end, run});
+    auto placed = residents_.insert(at, {begin, end, run});
     if (placed != residents_.begin() && (placed - 1)->run == run && (placed - 1)->end == begin) {
         (placed - 1)->end = end;
-        residents_.erase(placed);
+        placed = residents_.erase(placed) - 1;
+    }
+    if (placed + 1 != residents_.end() && (placed + 1)->run == run && (placed + 1)->begin == placed->end) {
+        placed->end = (placed + 1)->end;
+        residents_.erase(placed + 1);
     }
 }
 
@@ -52502,9 +52534,14 @@ Status PrefixTree::restore(const Copy& copy) {
     return {};
 }
 
+/// A run that nothing else goes on from grows: a history that comes token by token is one run, not one for each token.
 void PrefixTree::open_live(Token first) {
-    forget_superseded(first);
-    open_ = tree_.add(open_, first, request_);
+    if (open_ != kRootRun && tree_[open_].children.empty()) {
+        tree_.reopen(open_);
+    } else {
+        forget_superseded(first);
+        open_ = tree_.add(open_, first, request_);
+    }
     is_open_ = true;
     place(n_row_, n_row_, open_);
     update_clear_end();
@@ -53654,7 +53691,9 @@ StateStore::~StateStore() { (void)finish(); }
 Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
     page_bytes_ = sizes.page_bytes;
     const uint64_t n_page = budget_bytes / page_bytes_;
-    if (n_page != 0) AUSPEX_TRY(arena_.take(allocator, n_page * page_bytes_, "a session's checkpoints", false));
+    const bool huge = !allocator.alloc && huge_.reserve(n_page * page_bytes_);
+    const Allocator from = huge ? huge_.allocator() : allocator;
+    if (n_page != 0) AUSPEX_TRY(arena_.take(from, n_page * page_bytes_, "a session's checkpoints", false));
     free_.reserve(static_cast<size_t>(n_page));
     drop_all();
     for (const StatePart part : {StatePart::trunk, StatePart::draft})

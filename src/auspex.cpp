@@ -112,6 +112,8 @@
 #include "machine/pool.cpp"
 #include "machine/background.h"
 #include "machine/background.cpp"
+#include "machine/huge_pages.h"
+#include "machine/huge_pages.cpp"
 
 #include "machine/cpu/features.h"
 #include "machine/cpu/features.cpp"
@@ -128,8 +130,6 @@
 #include "machine/cpu/simd_avx2.cpp"
 #include "machine/cpu/simd_neon.cpp"
 #include "machine/cpu/cpu.h"
-#include "machine/cpu/huge_pages.h"
-#include "machine/cpu/huge_pages.cpp"
 #include "machine/cpu/packed_file.h"
 #include "machine/cpu/packed_file.cpp"
 #include "machine/cpu/context.h"

@@ -1,5 +1,5 @@
-// Tests of machine/cpu/huge_pages: blocks of one stretch, and what does not fit in it.
-#include "../src/machine/cpu/huge_pages.h"
+// Tests of machine/huge_pages: blocks of one stretch, and what does not fit in it.
+#include "../src/machine/huge_pages.h"
 
 #include <doctest/doctest.h>
 

@@ -88,6 +88,18 @@ TEST_CASE("two branches alternate without computing a row twice") {
     }
 }
 
+TEST_CASE("a history that comes token by token is parked and comes back in whole blocks") {
+    PrefixRig rig(options(100, 4096));
+    const std::vector<Token> agent = text(1, 1000);
+    for (size_t n = 501; n <= agent.size(); ++n)
+        REQUIRE(rig.sync(first(agent, n)).rows_reused == (n == 501 ? 0 : n - 1));
+    rig.sync(text(2, 900));
+    CHECK(rig.report.rows_parked == 900);
+    CHECK(rig.store.blocks.size() == (900 + kPrefixGrid - 1) / kPrefixGrid);
+    CHECK(rig.sync(join(agent, text(3, 5))).rows_computed == 5);
+    CHECK(rig.report.rows_restored == 900);
+}
+
 TEST_CASE("an edit goes on from the nearest kept state, and the sentence says so") {
     PrefixRig rig(options(8));
     rig.sync(text(1, 1000), {{512, false}});

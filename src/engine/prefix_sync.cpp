@@ -275,9 +275,14 @@ Status PrefixTree::restore(const Copy& copy) {
     return {};
 }
 
+/// A run that nothing else goes on from grows: a history that comes token by token is one run, not one for each token.
 void PrefixTree::open_live(Token first) {
-    forget_superseded(first);
-    open_ = tree_.add(open_, first, request_);
+    if (open_ != kRootRun && tree_[open_].children.empty()) {
+        tree_.reopen(open_);
+    } else {
+        forget_superseded(first);
+        open_ = tree_.add(open_, first, request_);
+    }
     is_open_ = true;
     place(n_row_, n_row_, open_);
     update_clear_end();

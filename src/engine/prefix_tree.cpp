@@ -471,14 +471,18 @@ std::vector<PrefixTree::LiveState> PrefixTree::live_states() const {
 
 // ---------------------------------------------------------------------------------------- context
 
-/// Rows of the live path were copied back to the context.
+/// Rows of the live path were copied back to the context. Neighbours of one run are one span.
 void PrefixTree::place(size_t begin, size_t end, RunId run) {
     const auto at =
         std::find_if(residents_.begin(), residents_.end(), [begin](const Resident& r) { return r.begin >= begin; });
-    const auto placed = residents_.insert(at, {begin, end, run});
+    auto placed = residents_.insert(at, {begin, end, run});
     if (placed != residents_.begin() && (placed - 1)->run == run && (placed - 1)->end == begin) {
         (placed - 1)->end = end;
-        residents_.erase(placed);
+        placed = residents_.erase(placed) - 1;
+    }
+    if (placed + 1 != residents_.end() && (placed + 1)->run == run && (placed + 1)->begin == placed->end) {
+        placed->end = (placed + 1)->end;
+        residents_.erase(placed + 1);
     }
 }
 

@@ -29,6 +29,11 @@ RunId RunTree::add(RunId parent, Token first, uint64_t now) {
     return id;
 }
 
+void RunTree::reopen(RunId id) {
+    n_token_ -= runs_[id].tokens.size();
+    runs_[id].tokens.clear();
+}
+
 void RunTree::close(RunId id, Span<const Token> tokens) {
     Run& run = runs_[id];
     run.tokens.assign(tokens.begin(), tokens.end());

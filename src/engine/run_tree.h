@@ -57,6 +57,8 @@ class RunTree {
 
     /// A new open run, which begins where its parent ends. first: its first token, or -1 if it is not known yet.
     RunId add(RunId parent, Token first, uint64_t now);
+    /// Opens a closed run without children again, so that it grows.
+    void reopen(RunId id);
     /// Stores the tokens of an open run.
     void close(RunId id, Span<const Token> tokens);
     /// Cuts a run in two; the lower part keeps the id. states_end: how many of its states go to the upper part.

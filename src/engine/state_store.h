@@ -8,6 +8,7 @@
 //           that the draft block's next row is made of
 //   rows    keys and values of up to kPrefixGrid rows, of trunk and draft blocks
 #pragma once
+#include "../machine/huge_pages.h"
 #include "prefix_tree.h"
 #include "trunk.h"
 
@@ -100,6 +101,7 @@ class StateStore : public RowStore {
     Trunk& trunk_;
     MtpCache& cache_;
     uint32_t d_model_;
+    HugePages huge_;  ///< of the arena, unless the application has an allocator
     Block arena_;
     uint64_t page_bytes_ = 1;
     std::vector<uint32_t> free_;  ///< pages

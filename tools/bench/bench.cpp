@@ -10,7 +10,7 @@
 #include "bench_masks.h"
 #include "bench_trace.h"
 #include "engine/session.h"
-#include "machine/cpu/huge_pages.h"
+#include "machine/huge_pages.h"
 #include "machine/cpu/kernels.h"
 #include "examples/cli/platform.h"
 

@@ -4,8 +4,8 @@
 // Thread  one thread at a time; run() and head() work on all threads of the back end's pool.
 // Tests   tests/test_invariants.cpp: row invariance, commit equivalence, chunk invariance, hot path.
 #pragma once
+#include "../huge_pages.h"
 #include "../kv.h"
-#include "huge_pages.h"
 #include "kernels.h"
 #include "packed_file.h"
 

@@ -2,10 +2,17 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "list_builder.h"
 
+#include <algorithm>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
+namespace first_prompt_impl {
+
+constexpr uint32_t kFewRows = 16;  // a tile of attention with four heads of queries for one of keys
+
+}  // namespace first_prompt_impl
 
 Status request_pipelines(const VulkanModel& model, const ContextOptions& options) {
     Buffers buffers;
@@ -17,23 +24,33 @@ Status request_pipelines(const VulkanModel& model, const ContextOptions& options
         for (const PipelineKey& key : list.keys()) model.device->pipelines->request_ahead(key);
         return Status();
     };
-    Pass prompt;
-    prompt.tape = &trunk;
-    prompt.wide = !model.small();
-    prompt.n_row = model.small() ? kMaxTentative : buffers.n_row_max;
+    const auto request_prompt = [&](uint32_t n_row) {
+        Pass prompt;
+        prompt.tape = &trunk;
+        prompt.wide = !model.small();
+        prompt.n_row = n_row;
+        return request([&](ListBuilder& b) {
+            b.open_request(0);
+            b.tape(prompt);
+            b.head(trunk, 1, ListBuilder::HeadRows::kept);
+        });
+    };
+    AUSPEX_TRY(request_prompt(model.small() ? kMaxTentative : buffers.n_row_max));
     AUSPEX_TRY(request([&](ListBuilder& b) {
-        b.open_request(0);
-        b.tape(prompt);
-        b.head(trunk, 1, ListBuilder::HeadRows::kept);
-    }));
-    return request([&](ListBuilder& b) {
         Pass token;
         token.tape = &trunk;
         token.head = token.largest = true;
         b.tape(token);
         b.sample(trunk, 1, {}, true);
         b.accept();
-    });
+    }));
+    // A turn's rows are fewer: products and attention take other tiles for them.
+    using first_prompt_impl::kFewRows;
+    for (uint32_t n_row = buffers.n_row_max; !model.small() && n_row > kFewRows;) {
+        n_row = std::max(n_row / 2, kFewRows);
+        AUSPEX_TRY(request_prompt(n_row));
+    }
+    return {};
 }
 
 }  // namespace vk

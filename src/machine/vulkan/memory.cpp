@@ -389,6 +389,7 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
 class Transfer::Gather {
   public:
     Gather(Span<const Region> regions, uint64_t half_bytes) : regions_(regions), half_bytes_(half_bytes) {}
+    bool done() const { return i_ == regions_.size(); }
     /// The next group, as (piece of a region, its place in the half); returns its bytes, 0 at the end.
     template <class F>
     uint64_t next(F piece) {
@@ -426,12 +427,14 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
     for (bool more = true; more;) {
         const uint32_t half = next_;
         next_ ^= 1u;
-        AUSPEX_TRY(begin(half));
-        n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
-            copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
-        });
-        more = n_ready[half] != 0;
-        AUSPEX_TRY(send(half));
+        more = !groups.done();
+        if (more) {
+            AUSPEX_TRY(begin(half));
+            n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
+                copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
+            });
+            AUSPEX_TRY(send(half));
+        }
         // While the device copies this group, the one before goes to the stream.
         const uint32_t before = half ^ 1u;
         if (n_ready[before] == 0) continue;

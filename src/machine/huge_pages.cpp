@@ -1,6 +1,6 @@
 #include "huge_pages.h"
 
-#include "../../base/os.h"
+#include "../base/os.h"
 
 #include <new>
 

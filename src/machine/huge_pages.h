@@ -1,13 +1,14 @@
-// machine/cpu/huge_pages: memory for weights that the system backs with huge pages.
+// machine/huge_pages: memory that the system backs with huge pages.
 //
 // Owns    HugePages, one stretch of memory, given out from front to back.
 // Thread  one at a time.
 // Tests   tests/test_huge_pages.cpp
 //
 // Why     Prefetchers stop at the end of a page and each new page needs a translation. On a Zen 4 core, reading goes
-//         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s.
+//         from 24 to 33 GB/s with pages of 2 MiB, and a product of one row from 21 to 31 GB/s. Memory that is written
+//         for the first time costs a fault for each page: 50 MB of a checkpoint 37 ms with small pages, 16 with huge.
 #pragma once
-#include "../../base/base.h"
+#include "../base/base.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
