@@ -143,6 +143,13 @@ class Access(unittest.TestCase):
             self.assertNotEqual(r.returncode, 0, options)
             self.assertIn(words, r.stderr.decode(), options)
 
+    def test_a_file_that_cannot_be_served_is_refused_before_the_url(self):
+        for model, words in (("/no/such.gguf", "/no/such.gguf"), (os.path.join(REPO, "README.md"), "expected 'GGUF'")):
+            r = subprocess.run([SERVER, "--port", "0", "--device", "cpu", "-m", model], capture_output=True, text=True,
+                               timeout=60)
+            self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
+            self.assertIn(words, r.stderr)
+
     def test_the_command_line_starts_it(self):
         r = subprocess.run([BINARY, "serve", "--version"], capture_output=True, timeout=60)
         self.assertEqual((r.returncode, r.stdout[:13]), (0, b"auspex-server"))

@@ -96,14 +96,21 @@ Status check(ServeOptions* o) {
 /// What clients call the model: the name of its file without the ending.
 std::string name_of(const std::string& path) { return cli::utf8_path(cli::native_path(path).stem()); }
 
-void learn_of_model(const server::Engine& engine, server::Service* to) {
-    if (to->alias.empty()) to->alias = name_of(engine.path());
+/// Refuses a file that cannot be served before anybody is told a URL.
+Status learn_of_model(const cli::PlaceOptions& place, server::Service* to) {
+    std::string path;
+    Status s = cli::find_model(place.model).get(path);
     auspex::FileInfo file;
-    const Status s = auspex::read_file_info(engine.path().c_str()).get(file);
-    if (!s.ok()) cli::note("the defaults of the model's file are not used: " + s.message());
+    auspex::LoadOptions options;
+    options.mtp_file = place.mtp_file;
+    if (s.ok()) s = auspex::read_file_info(path.c_str(), options).get(file);
+    if (s.ok()) s = file.plan_status;
+    if (!s.ok()) return s;
+    if (to->alias.empty()) to->alias = name_of(path);
     server::complete_defaults(file.metadata, &to->defaults);
     for (const auspex::FileValue& v : file.metadata)
         if (v.key == "tokenizer.chat_template" && !v.elements.empty()) to->chat_template = v.elements[0];
+    return {};
 }
 
 /// Tells on stderr what is served, and that the demo model is, where none was named.
@@ -149,6 +156,8 @@ int serve(ServeOptions o) {
     service.defaults = o.defaults;
     service.sessions = o.sessions;
     service.log_requests = o.engine.place.verbose;
+    s = learn_of_model(o.engine.place, &service);
+    if (!s.ok()) return cli::report(s);
     server::Router router(service, o.access);
     server::HttpServer http(
         o.http, [&](const server::HttpRequest& r) { return router.check(r); },
@@ -169,7 +178,6 @@ int serve(ServeOptions o) {
             pthread_kill(waiting, SIGUSR1);
             return;
         }
-        learn_of_model(engine, &service);
         tell_ready(engine, service.alias, o.engine.place.model);
     });
     int received = 0;
