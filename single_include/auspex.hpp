@@ -26032,7 +26032,7 @@ inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
     constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
-    constexpr size_t kAhead = 5120;                                                // bytes from a line to its hint
+    constexpr size_t kAhead = 4096;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
@@ -27445,7 +27445,7 @@ inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
     constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
-    constexpr size_t kAhead = 5120;                                                // bytes from a line to its hint
+    constexpr size_t kAhead = 4096;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
@@ -28869,7 +28869,7 @@ inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
     constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
-    constexpr size_t kAhead = 5120;                                                // bytes from a line to its hint
+    constexpr size_t kAhead = 4096;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
@@ -29270,7 +29270,7 @@ inline void strip_product(const StripJob& job) {
     constexpr int offset = kOffset + bias_of(kCode);
     constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
     constexpr size_t kBlockLine = (code_step + (kMin ? 4 : 2) * kLane + 63) / 64;  // cache lines, scales included
-    constexpr size_t kAhead = 5120;                                                // bytes from a line to its hint
+    constexpr size_t kAhead = 4096;                                                // bytes from a line to its hint
     const Int16Block* x[n];
     StripFloats acc[n];
     AUSPEX_UNROLL
