@@ -41,7 +41,7 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
+    static AUSPEX_INLINE V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
