@@ -27,12 +27,12 @@ std::vector<Token> text_of(const Model& model) {
     return {session.history().begin(), session.history().begin() + 24};
 }
 
-/// A file that is open for reading, and removed afterwards.
-struct OpenFile {
+/// A file that the host has open for reading, and removes afterwards.
+struct HostFile {
     std::string path = "auspex-test-embed.bin";
     intptr_t file = -1;
 
-    explicit OpenFile(const std::vector<std::byte>& bytes) {
+    explicit HostFile(const std::vector<std::byte>& bytes) {
         std::ofstream(path, std::ios::binary)
             .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 #if defined(_WIN32)
@@ -43,9 +43,9 @@ struct OpenFile {
 #endif
         REQUIRE(file >= 0);
     }
-    OpenFile(const OpenFile&) = delete;
-    OpenFile& operator=(const OpenFile&) = delete;
-    ~OpenFile() {
+    HostFile(const HostFile&) = delete;
+    HostFile& operator=(const HostFile&) = delete;
+    ~HostFile() {
         close();
         std::remove(path.c_str());
     }
@@ -141,7 +141,7 @@ TEST_CASE("a model within a larger file loads by its descriptor, which may be cl
     const std::vector<Token> want = text_of(load_model(device, bytes));
     for (const size_t offset : {size_t{0}, size_t{8}, size_t{4096}, size_t{70000}, size_t{4099}, size_t{12345}}) {
         CAPTURE(offset);
-        OpenFile open(padded(offset, bytes, 77));
+        HostFile open(padded(offset, bytes, 77));
         for (const bool copy : {false, true}) {
             LoadOptions options;
             options.copy_file = copy;
@@ -157,7 +157,7 @@ TEST_CASE("a model within a larger file loads by its descriptor, which may be cl
         }
     }
     CHECK(heap.n_held.load() == 0);
-    OpenFile open(padded(16, bytes, 0));
+    HostFile open(padded(16, bytes, 0));
     const Model to_the_end = Model::load(device, FileRange{open.file, 16, 0}).value();
     open.close();
     CHECK(text_of(to_the_end) == want);
@@ -166,7 +166,7 @@ TEST_CASE("a model within a larger file loads by its descriptor, which may be cl
 TEST_CASE("a range that is not in the file, or no file, is an error that names both") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Device device = cpu_device();
-    OpenFile open(bytes);
+    HostFile open(bytes);
     const uint64_t n = bytes.size();
     const FileRange beyond[] = {
         {open.file, n + 1, 0}, {open.file, 0, n + 1}, {open.file, 1, n}, {open.file, 8, UINT64_MAX}};
