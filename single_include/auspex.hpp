@@ -5301,6 +5301,8 @@ class HugePages {
     /// Gives out what is reserved, then memory of `operator new`. Neither it nor its blocks may outlive the object.
     /// Freeing a block gives its whole pages back to the system.
     Allocator allocator();
+    /// The application's allocator if it has one, else allocator() with `bytes` reserved where that works.
+    Allocator unless(const Allocator& application, uint64_t bytes);
     /// Bytes that were given out.
     uint64_t used_bytes() const { return used_; }
 
@@ -23919,6 +23921,10 @@ bool HugePages::reserve(uint64_t bytes) {
 
 Allocator HugePages::allocator() { return {take, give, this}; }
 
+Allocator HugePages::unless(const Allocator& application, uint64_t bytes) {
+    return !application.alloc && reserve(bytes) ? allocator() : application;
+}
+
 void* HugePages::take(void* me, size_t bytes, size_t alignment) {
     HugePages& pages = *static_cast<HugePages*>(me);
     const size_t from = (pages.used_ + alignment - 1) / alignment * alignment;
@@ -31053,8 +31059,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         if (model->packed.find(id).empty())
             owned += round_up(packed_bytes(*kernels, shape_of(plan.slot(id)), weights.keeps(id)), 64);
     }
-    const bool huge = !allocator.alloc && model->pages.reserve(owned);
-    const Allocator from = huge ? model->pages.allocator() : allocator;
+    const Allocator from = model->pages.unless(allocator, owned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
         const Slot& s = plan.slot(id);
@@ -46830,7 +46835,7 @@ namespace detail {
 namespace vk {
 namespace first_prompt_impl {
 
-constexpr uint32_t kFewRows = 16;  // a tile of attention with four heads of queries for one of keys
+constexpr uint32_t kFewRows = 16;  // 64 queries where four heads share keys: attention's smaller tile
 
 }  // namespace first_prompt_impl
 
@@ -53691,9 +53696,8 @@ StateStore::~StateStore() { (void)finish(); }
 Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
     page_bytes_ = sizes.page_bytes;
     const uint64_t n_page = budget_bytes / page_bytes_;
-    const bool huge = !allocator.alloc && huge_.reserve(n_page * page_bytes_);
-    const Allocator from = huge ? huge_.allocator() : allocator;
-    if (n_page != 0) AUSPEX_TRY(arena_.take(from, n_page * page_bytes_, "a session's checkpoints", false));
+    const uint64_t bytes = n_page * page_bytes_;
+    if (bytes != 0) AUSPEX_TRY(arena_.take(huge_.unless(allocator, bytes), bytes, "a session's checkpoints", false));
     free_.reserve(static_cast<size_t>(n_page));
     drop_all();
     for (const StatePart part : {StatePart::trunk, StatePart::draft})

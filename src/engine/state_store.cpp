@@ -157,9 +157,8 @@ StateStore::~StateStore() { (void)finish(); }
 Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
     page_bytes_ = sizes.page_bytes;
     const uint64_t n_page = budget_bytes / page_bytes_;
-    const bool huge = !allocator.alloc && huge_.reserve(n_page * page_bytes_);
-    const Allocator from = huge ? huge_.allocator() : allocator;
-    if (n_page != 0) AUSPEX_TRY(arena_.take(from, n_page * page_bytes_, "a session's checkpoints", false));
+    const uint64_t bytes = n_page * page_bytes_;
+    if (bytes != 0) AUSPEX_TRY(arena_.take(huge_.unless(allocator, bytes), bytes, "a session's checkpoints", false));
     free_.reserve(static_cast<size_t>(n_page));
     drop_all();
     for (const StatePart part : {StatePart::trunk, StatePart::draft})

@@ -36,6 +36,10 @@ bool HugePages::reserve(uint64_t bytes) {
 
 Allocator HugePages::allocator() { return {take, give, this}; }
 
+Allocator HugePages::unless(const Allocator& application, uint64_t bytes) {
+    return !application.alloc && reserve(bytes) ? allocator() : application;
+}
+
 void* HugePages::take(void* me, size_t bytes, size_t alignment) {
     HugePages& pages = *static_cast<HugePages*>(me);
     const size_t from = (pages.used_ + alignment - 1) / alignment * alignment;

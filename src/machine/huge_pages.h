@@ -28,6 +28,8 @@ class HugePages {
     /// Gives out what is reserved, then memory of `operator new`. Neither it nor its blocks may outlive the object.
     /// Freeing a block gives its whole pages back to the system.
     Allocator allocator();
+    /// The application's allocator if it has one, else allocator() with `bytes` reserved where that works.
+    Allocator unless(const Allocator& application, uint64_t bytes);
     /// Bytes that were given out.
     uint64_t used_bytes() const { return used_; }
 

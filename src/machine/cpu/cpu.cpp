@@ -161,8 +161,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         if (model->packed.find(id).empty())
             owned += round_up(packed_bytes(*kernels, shape_of(plan.slot(id)), weights.keeps(id)), 64);
     }
-    const bool huge = !allocator.alloc && model->pages.reserve(owned);
-    const Allocator from = huge ? model->pages.allocator() : allocator;
+    const Allocator from = model->pages.unless(allocator, owned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
         const Slot& s = plan.slot(id);

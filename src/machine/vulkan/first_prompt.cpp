@@ -10,7 +10,7 @@ namespace detail {
 namespace vk {
 namespace first_prompt_impl {
 
-constexpr uint32_t kFewRows = 16;  // a tile of attention with four heads of queries for one of keys
+constexpr uint32_t kFewRows = 16;  // 64 queries where four heads share keys: attention's smaller tile
 
 }  // namespace first_prompt_impl
 
