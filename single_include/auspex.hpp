@@ -1309,8 +1309,15 @@ namespace detail {
 /// cost      a few nanoseconds.
 class DefaultFloatMode {
   public:
-#if defined(__x86_64__) || defined(_M_X64)
-    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // every exception masked
+#if defined(__x86_64__) && defined(__GNUC__)
+    // Both units: powl() of glibc and all of mingw's libm compute on the x87.
+    DefaultFloatMode() : saved_(_mm_getcsr()) {
+        __asm__ volatile("fnstcw %0" : "=m"(saved_x87_));
+        set(0x1f80, 0x037f);  // every exception masked; x87: 64-bit significands
+    }
+    ~DefaultFloatMode() { set(saved_, saved_x87_); }
+#elif defined(_M_X64)
+    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
     ~DefaultFloatMode() { _mm_setcsr(saved_); }
 #elif defined(__aarch64__) && defined(__GNUC__)
     DefaultFloatMode() {
@@ -1329,7 +1336,15 @@ class DefaultFloatMode {
     DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
 
   private:
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__) && defined(__GNUC__)
+    static void set(unsigned sse, uint16_t x87) {
+        _mm_setcsr(sse);
+        __asm__ volatile("fldcw %0" : : "m"(x87));
+    }
+
+    unsigned saved_;
+    uint16_t saved_x87_ = 0;
+#elif defined(_M_X64)
     unsigned saved_;
 #elif defined(__aarch64__) && defined(__GNUC__)
     uint64_t saved_ = 0;
@@ -5580,6 +5595,7 @@ inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
 // Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence, chunk
 //         invariance, back-end equivalence.
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -5652,6 +5668,12 @@ struct Loops {
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
+
+/// e^x, rounded from double: the expf() of C libraries differ in the last bit, and texts would differ with them.
+inline float exp_f32(float x) { return static_cast<float>(std::exp(double{x})); }
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+/// log(1 + e^x)
+inline float softplus(float x) { return x > 20.0f ? x : static_cast<float>(std::log1p(std::exp(double{x}))); }
 
 /// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
 void l2_normalise(float* x, uint32_t n, float scale);
@@ -24711,7 +24733,6 @@ inline float mul_add(float a, float b, float c) {
 #endif
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float silu(float x) { return x * sigmoid(x); }
 
 void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
@@ -24764,7 +24785,7 @@ void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key
     float sum = 0;
     for (uint32_t j = 0; j < d; ++j) o[j] = 0;
     for (uint32_t i = 0; i < n_key; ++i) {
-        const float p = std::exp(scores[i] - top);
+        const float p = exp_f32(scores[i] - top);
         sum += p;
         for (uint32_t j = 0; j < d; ++j) o[j] = mul_add(p, f16_to_f32(v[i * ld + j]), o[j]);
     }
@@ -24800,7 +24821,7 @@ void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const
         float sum = 0;
         for (uint32_t j = 0; j < d; ++j) o[a][j] = 0;
         for (uint32_t i = 0; i < n_key; ++i) {
-            const float p = std::exp(scores[i] - top);
+            const float p = exp_f32(scores[i] - top);
             sum += p;
             decoded(v, i, d, [&](uint32_t j, uint32_t n, const float* x) {
                 for (uint32_t c = 0; c < n; ++c) o[a][j + c] = mul_add(p, x[c], o[a][j + c]);
@@ -30212,7 +30233,6 @@ void CpuWalk::swiglu(const Op& op) {
 // Cost    a row and visible KV row: 4 n_head d_head flops; keys and values are read once for each kAttnRows rows.
 // Source  docs/MODEL.md. Counterpart: shaders/kv_append.comp, attend_step.comp, attend_rows.comp.
 
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -30366,9 +30386,9 @@ void CpuWalk::Attention::merge(float* sum, const float* part) const {
         return;
     }
     const float m = sum[0] > part[0] ? sum[0] : part[0];
-    const float keep = std::exp(sum[0] - m), take = std::exp(part[0] - m);
+    const float keep = exp_f32(sum[0] - m), take = exp_f32(part[0] - m);
     sum[0] = m;
-    sum[1] = std::fma(part[1], take, sum[1] * keep);
+    sum[1] = static_cast<float>(double{part[1]} * double{take} + double{sum[1] * keep});
     walk.loops_.merge(sum + 2, keep, part + 2, take, a.d_head);
 }
 
@@ -30380,7 +30400,7 @@ void CpuWalk::Attention::finish(uint32_t r, uint32_t h, const float* sum) const 
     if (a.gate == AttnGate::interleaved) {
         walk.loops_.sigmoid_gate(o, query(r, h) + a.d_head, o, a.d_head);
     } else if (a.gate == AttnGate::per_head) {
-        const float g = 1.0f / (1.0f + std::exp(-walk.row(op.in[1], r)[h]));
+        const float g = sigmoid(walk.row(op.in[1], r)[h]);
         for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
     }
 }
@@ -30542,10 +30562,8 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t r = r0 + i;
             const float* y = context_.conv_out_ + size_t{r} * conv_dim;
-            const float alpha = row(op.in[3], r)[h] + dt[h];
-            const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
-            rows[i].decay = std::exp(a[h] * softplus);
-            rows[i].beta = 1.0f / (1.0f + std::exp(-row(op.in[2], r)[h]));
+            rows[i].decay = exp_f32(a[h] * softplus(row(op.in[3], r)[h] + dt[h]));
+            rows[i].beta = sigmoid(row(op.in[2], r)[h]);
             rows[i].q = y + size_t{hk} * d.d_key;
             rows[i].k = y + key_dim + size_t{hk} * d.d_key;
             rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
@@ -30611,8 +30629,6 @@ Matrix part(Matrix m, uint32_t first, uint32_t n) {
     return m;
 }
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
 float dot(const float* a, const float* b, uint32_t n) {
     double sum = 0;
     for (uint32_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
@@ -30627,7 +30643,7 @@ void choose(const MoeDims& d, const float* bias, float* score, uint32_t* id, flo
         float max = score[0];
         for (uint32_t e = 1; e < d.n_expert; ++e) max = score[e] > max ? score[e] : max;
         float sum = 0;
-        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = std::exp(score[e] - max);
+        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = exp_f32(score[e] - max);
         for (uint32_t e = 0; e < d.n_expert; ++e) score[e] /= sum;
     }
     float best[kMaxUsedExpert];

@@ -283,16 +283,38 @@ TEST_CASE("a head over kept rows runs after any step") {
 
 namespace {
 
-/// Sets a floating-point mode of this thread; returns false if this build cannot.
-bool set_float_mode(int mode) {
-    if (mode == 1) return std::fesetround(FE_UPWARD) == 0;
 #if defined(__x86_64__) || defined(_M_X64)
-    if (mode == 2) _mm_setcsr(_mm_getcsr() | 0x8040);  // flush subnormal results and inputs to zero
-    return true;
+unsigned sse_mode() { return _mm_getcsr(); }
+void set_sse_mode(unsigned mode) { _mm_setcsr(mode); }
 #else
-    return mode == 0;
+unsigned sse_mode() { return 0; }
+void set_sse_mode(unsigned) {}
 #endif
-}
+
+/// A floating-point mode of this thread: 0 the default, 1 rounds upward, 2 flushes subnormals to zero.
+class HostFloatMode {
+  public:
+    explicit HostFloatMode(int mode) : sse_(sse_mode()) {
+        std::fegetenv(&saved_);
+        if (mode == 1) is_set = std::fesetround(FE_UPWARD) == 0;
+        if (mode == 2) {
+            set_sse_mode(sse_ | 0x8040);
+            is_set = sse_mode() != sse_;
+        }
+    }
+    ~HostFloatMode() {
+        std::fesetenv(&saved_);  // mingw's leaves the SSE mode as it is
+        set_sse_mode(sse_);
+    }
+    HostFloatMode(const HostFloatMode&) = delete;
+    HostFloatMode& operator=(const HostFloatMode&) = delete;
+
+    bool is_set = true;
+
+  private:
+    std::fenv_t saved_{};
+    unsigned sse_;
+};
 
 }  // namespace
 
@@ -304,12 +326,13 @@ TEST_CASE("the caller's floating-point mode changes no bit, on any number of thr
             for (const int n_thread : {1, 3}) {
                 const CpuRig rig(path, n_thread);  // the tiny model itself is computed in the default mode
                 const std::unique_ptr<Context> context = rig.context();
-                std::fenv_t host;
-                std::fegetenv(&host);
-                if (!set_float_mode(mode)) continue;
-                const std::vector<float> got = rig.text(*context, ids, 40, 8);
-                rig.state(*context, 60);
-                std::fesetenv(&host);
+                std::vector<float> got;
+                {
+                    const HostFloatMode host(mode);
+                    if (!host.is_set) continue;
+                    got = rig.text(*context, ids, 40, 8);
+                    rig.state(*context, 60);
+                }
                 if (want.empty()) want = got;
                 CHECK_MESSAGE(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0,
                               path_name(path) << ", mode " << mode << ", " << n_thread << " threads");

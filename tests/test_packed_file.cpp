@@ -79,7 +79,7 @@ TEST_CASE("the first load keeps packed weights in a file, and the next ones map 
     const std::string written = content(p.file);
     CHECK(written.size() > 100000);
     const auto when = std::filesystem::last_write_time(p.file);
-    const Model first = p.load(), second = p.load();
+    Model first = p.load(), second = p.load();
     CHECK(text_of(first) == plain);
     CHECK(text_of(second) == plain);
     CHECK(first.info().weight_bytes == load_model(p.device, p.model).info().weight_bytes);
@@ -89,6 +89,12 @@ TEST_CASE("the first load keeps packed weights in a file, and the next ones map 
     LoadOptions no_mtp;  // fewer matrices: other contents
     no_mtp.packed_file = p.file;
     no_mtp.mtp = false;
+#if defined(_WIN32)  // a mapped file cannot be replaced
+    CHECK(Model::load(p.device, p.model.c_str(), no_mtp).ok());
+    CHECK(content(p.file) == written);
+    CHECK(p.warnings.size() == 1);
+    first = second = Model();
+#endif
     CHECK(Model::load(p.device, p.model.c_str(), no_mtp).ok());
     CHECK(content(p.file) != written);
 }

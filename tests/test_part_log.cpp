@@ -120,10 +120,12 @@ TEST_CASE("verify() finds the first damaged part, alone or with several threads"
             return from.verify(true);
         };
         CHECK(verify().ok());
-        std::fstream file(log.path, std::ios::in | std::ios::out | std::ios::binary);
         for (const size_t i : {n_part - 1, n_part / 2}) {  // the later one first
-            file.seekp(static_cast<std::streamoff>(log.parts[i].at + 12345));
-            file.put('x').flush();
+            {
+                std::fstream file(log.path, std::ios::in | std::ios::out | std::ios::binary);
+                file.seekp(static_cast<std::streamoff>(log.parts[i].at + 12345));
+                file.put('x');
+            }
             const Status s = verify();
             CHECK(s.code == Code::bad_file);
             CHECK(s.message().find(say("at byte ", log.parts[i].at, " ")) != std::string::npos);

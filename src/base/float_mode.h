@@ -20,8 +20,15 @@ namespace detail {
 /// cost      a few nanoseconds.
 class DefaultFloatMode {
   public:
-#if defined(__x86_64__) || defined(_M_X64)
-    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // every exception masked
+#if defined(__x86_64__) && defined(__GNUC__)
+    // Both units: powl() of glibc and all of mingw's libm compute on the x87.
+    DefaultFloatMode() : saved_(_mm_getcsr()) {
+        __asm__ volatile("fnstcw %0" : "=m"(saved_x87_));
+        set(0x1f80, 0x037f);  // every exception masked; x87: 64-bit significands
+    }
+    ~DefaultFloatMode() { set(saved_, saved_x87_); }
+#elif defined(_M_X64)
+    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
     ~DefaultFloatMode() { _mm_setcsr(saved_); }
 #elif defined(__aarch64__) && defined(__GNUC__)
     DefaultFloatMode() {
@@ -40,7 +47,15 @@ class DefaultFloatMode {
     DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
 
   private:
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__) && defined(__GNUC__)
+    static void set(unsigned sse, uint16_t x87) {
+        _mm_setcsr(sse);
+        __asm__ volatile("fldcw %0" : : "m"(x87));
+    }
+
+    unsigned saved_;
+    uint16_t saved_x87_ = 0;
+#elif defined(_M_X64)
     unsigned saved_;
 #elif defined(__aarch64__) && defined(__GNUC__)
     uint64_t saved_ = 0;

@@ -22,7 +22,6 @@ inline float mul_add(float a, float b, float c) {
 #endif
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float silu(float x) { return x * sigmoid(x); }
 
 void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
@@ -75,7 +74,7 @@ void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key
     float sum = 0;
     for (uint32_t j = 0; j < d; ++j) o[j] = 0;
     for (uint32_t i = 0; i < n_key; ++i) {
-        const float p = std::exp(scores[i] - top);
+        const float p = exp_f32(scores[i] - top);
         sum += p;
         for (uint32_t j = 0; j < d; ++j) o[j] = mul_add(p, f16_to_f32(v[i * ld + j]), o[j]);
     }
@@ -111,7 +110,7 @@ void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const
         float sum = 0;
         for (uint32_t j = 0; j < d; ++j) o[a][j] = 0;
         for (uint32_t i = 0; i < n_key; ++i) {
-            const float p = std::exp(scores[i] - top);
+            const float p = exp_f32(scores[i] - top);
             sum += p;
             decoded(v, i, d, [&](uint32_t j, uint32_t n, const float* x) {
                 for (uint32_t c = 0; c < n; ++c) o[a][j + c] = mul_add(p, x[c], o[a][j + c]);

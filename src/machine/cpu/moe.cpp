@@ -20,7 +20,6 @@
 #include "walk.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -38,8 +37,6 @@ Matrix part(Matrix m, uint32_t first, uint32_t n) {
     return m;
 }
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
 float dot(const float* a, const float* b, uint32_t n) {
     double sum = 0;
     for (uint32_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
@@ -54,7 +51,7 @@ void choose(const MoeDims& d, const float* bias, float* score, uint32_t* id, flo
         float max = score[0];
         for (uint32_t e = 1; e < d.n_expert; ++e) max = score[e] > max ? score[e] : max;
         float sum = 0;
-        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = std::exp(score[e] - max);
+        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = exp_f32(score[e] - max);
         for (uint32_t e = 0; e < d.n_expert; ++e) score[e] /= sum;
     }
     float best[kMaxUsedExpert];

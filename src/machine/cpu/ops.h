@@ -8,6 +8,8 @@
 #include "../../plan/plan.h"
 #include "../pool.h"
 
+#include <cmath>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -80,6 +82,12 @@ struct Loops {
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
+
+/// e^x, rounded from double: the expf() of C libraries differ in the last bit, and texts would differ with them.
+inline float exp_f32(float x) { return static_cast<float>(std::exp(double{x})); }
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+/// log(1 + e^x)
+inline float softplus(float x) { return x > 20.0f ? x : static_cast<float>(std::log1p(std::exp(double{x}))); }
 
 /// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
 void l2_normalise(float* x, uint32_t n, float scale);

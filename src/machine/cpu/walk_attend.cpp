@@ -18,8 +18,6 @@
 // Source  docs/MODEL.md. Counterpart: shaders/kv_append.comp, attend_step.comp, attend_rows.comp.
 #include "walk.h"
 
-#include <cmath>
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -173,9 +171,9 @@ void CpuWalk::Attention::merge(float* sum, const float* part) const {
         return;
     }
     const float m = sum[0] > part[0] ? sum[0] : part[0];
-    const float keep = std::exp(sum[0] - m), take = std::exp(part[0] - m);
+    const float keep = exp_f32(sum[0] - m), take = exp_f32(part[0] - m);
     sum[0] = m;
-    sum[1] = std::fma(part[1], take, sum[1] * keep);
+    sum[1] = static_cast<float>(double{part[1]} * double{take} + double{sum[1] * keep});
     walk.loops_.merge(sum + 2, keep, part + 2, take, a.d_head);
 }
 
@@ -187,7 +185,7 @@ void CpuWalk::Attention::finish(uint32_t r, uint32_t h, const float* sum) const 
     if (a.gate == AttnGate::interleaved) {
         walk.loops_.sigmoid_gate(o, query(r, h) + a.d_head, o, a.d_head);
     } else if (a.gate == AttnGate::per_head) {
-        const float g = 1.0f / (1.0f + std::exp(-walk.row(op.in[1], r)[h]));
+        const float g = sigmoid(walk.row(op.in[1], r)[h]);
         for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
     }
 }

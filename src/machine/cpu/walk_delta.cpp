@@ -97,10 +97,8 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t r = r0 + i;
             const float* y = context_.conv_out_ + size_t{r} * conv_dim;
-            const float alpha = row(op.in[3], r)[h] + dt[h];
-            const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
-            rows[i].decay = std::exp(a[h] * softplus);
-            rows[i].beta = 1.0f / (1.0f + std::exp(-row(op.in[2], r)[h]));
+            rows[i].decay = exp_f32(a[h] * softplus(row(op.in[3], r)[h] + dt[h]));
+            rows[i].beta = sigmoid(row(op.in[2], r)[h]);
             rows[i].q = y + size_t{hk} * d.d_key;
             rows[i].k = y + key_dim + size_t{hk} * d.d_key;
             rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
