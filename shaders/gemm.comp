@@ -5,11 +5,11 @@
 // Buffers, arguments: see gemm_common.glsl
 // Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says.
 //         EXACT 1: x is two halves: what rounding left of x is summed first, then, in the same floats, the rounded x
-// Grid    x: ceil(n_row / 64), y: ceil(n_tile / 2). Group 128: a workgroup computes 64 rows x 32 columns of y, an
-//         invocation
-//         4 x 4 of them: rows 16 i + (me >> 3), columns (me & 7) + 8 i
-// Shared  16 KiB: 64 columns at a time. No subgroup operations
-// Cost    2 * d_in * d_out flops a row; weights are read once per 64 rows
+//         GROUP_M 16, 32, 64: rows of a workgroup
+// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group 128: a workgroup computes GROUP_M rows x 32 columns of y, an
+//         invocation 2 x 2, 4 x 2 or 4 x 4 of them: rows m + NM i, columns n + NN j
+// Shared  8 KiB and 128 bytes a row: 64 columns at a time. No subgroup operations
+// Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows
 // Order   columns by their places in one invocation: a result does not depend on the number of rows
 // CPU     src/machine/cpu, matmul
 // variant: gemm_<layout>
@@ -22,25 +22,28 @@ layout(constant_id = 1) const uint EPILOGUE = 0u;
 layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
 layout(constant_id = 3) const uint EXPERTS = 0u;  // 1: rows by expert, as a list says
 layout(constant_id = 4) const uint EXACT = 0u;    // 1: x is two halves
+layout(constant_id = 5) const uint GROUP_M = 64u;      // rows of a workgroup
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };
 #include "quant/tile.glsl"
 
-const uint SX = 16u;                 // groups of four halves of a row of x
-const uint SW = 16u;                 // groups of four weights of a row
-shared uvec2 xs[64u * SX];
+const uint TN = GROUP_M == 64u ? 4u : 2u, TM = GROUP_M == 16u ? 2u : 4u;   // columns and rows of an invocation
+const uint NN = 32u / TN, NM = 128u / NN;                        // invocations along the columns and rows
+const uint SX = 16u;                                             // groups of four halves of a row of x
+const uint SW = 16u;                                             // groups of four weights of a row
+shared uvec2 xs[GROUP_M * SX];
 shared vec4 ws[32u * SW];
 
 void main() {
-    const uint me = gl_LocalInvocationIndex, row0 = open_rows(64u), tile0 = gl_WorkGroupID.y * 2u;
+    const uint me = gl_LocalInvocationIndex, row0 = open_rows(GROUP_M), tile0 = gl_WorkGroupID.y * 2u;
     if (row0 >= n_row) return;
     // The share of weights: row r of tile `own`, lane t.
     const uint own = me >> 6, r = (me >> 2) & 15u, t = me & 3u;
     const uint w_at = tile_of(min(tile0 + own, args.n_tile - 1u)) * args.n_col * TILE;
-    const uint m = me >> 3, n = me & 7u;
-    float acc[16];
-    [[unroll]] for (uint i = 0u; i < 16u; i++) acc[i] = 0.0;
+    const uint m = me / NN, n = me % NN;
+    float acc[TM * TN];
+    [[unroll]] for (uint i = 0u; i < TM * TN; i++) acc[i] = 0.0;
     const uint n_half = args.n_col * 2u;
     for (uint turn = 0u; turn < n_half * (1u + EXACT); turn++) {
         const uint half_tile = turn < n_half ? turn : turn - n_half;
@@ -54,48 +57,55 @@ void main() {
                 const uint q = own * 16u + r;
                 ws[q * SW + ((4u * t + b + q) & 15u)] = step == 0u ? v[b] : v[4u + b];
             }
-            for (uint u = me; u < 1024u; u += 128u) {
+            for (uint u = me; u < GROUP_M * SX; u += 128u) {
                 const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride)
                     * 2u + part;
                 xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
             }
             barrier();
             for (uint k = 0u; k < 16u; k++) {
-                vec4 a[4], b[4];
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                    const uint row = 16u * i + m, q = 8u * i + n;
+                vec4 a[TM], b[TN];
+                [[unroll]] for (uint i = 0u; i < TM; i++) {
+                    const uint row = NM * i + m;
                     const uvec2 h = xs[row * SX + ((k + row) & 15u)];
                     a[i] = vec4(unpackHalf2x16(h.x), unpackHalf2x16(h.y));
-                    b[i] = ws[q * SW + ((k + q) & 15u)];
                 }
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                        float q = acc[i * 4u + j];
+                [[unroll]] for (uint j = 0u; j < TN; j++) {
+                    const uint q = NN * j + n;
+                    b[j] = ws[q * SW + ((k + q) & 15u)];
+                }
+                [[unroll]] for (uint i = 0u; i < TM; i++) {
+                    [[unroll]] for (uint j = 0u; j < TN; j++) {
+                        float q = acc[i * TN + j];
                         q = fma(a[i].x, b[j].x, q);
                         q = fma(a[i].y, b[j].y, q);
                         q = fma(a[i].z, b[j].z, q);
-                        acc[i * 4u + j] = fma(a[i].w, b[j].w, q);
+                        acc[i * TN + j] = fma(a[i].w, b[j].w, q);
                     }
                 }
             }
         }
     }
-    // Results change hands through ws, 16 rows at a time, so that four neighbours leave together.
-    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    // Results change hands through ws, NM rows at a time, so that four neighbours leave together.
+    [[unroll]] for (uint i = 0u; i < TM; i++) {
         barrier();
-        [[unroll]] for (uint j = 0u; j < 4u; j++) ws[m * 8u + 2u * j + (n >> 2)][n & 3u] = acc[i * 4u + j];
+        [[unroll]] for (uint j = 0u; j < TN; j++) {
+            const uint c = NN * j + n;
+            ws[m * 8u + (c >> 2)][c & 3u] = acc[i * TN + j];
+        }
         barrier();
-        const uint row = row0 + 16u * i + m;
-        if (row < n_row) {
+        const uint out_m = me >> 3, out_n = me & 7u, row = row0 + NM * i + out_m;
+        if (row < n_row && out_m < NM) {
             const float f = row_factor(row);
             if (EPILOGUE == kEpilogueSwiglu || EPILOGUE == kEpilogueHalves) {
-                const uint tile = tile0 + (n >> 1), c = m * 8u + 4u * (n >> 1) + (n & 1u);
-                if (n < 4u && tile < args.n_tile)
-                    write_swiglu(row, ((args.first_row + tile * 16u) >> 1) + 4u * (n & 1u), ws[c] * f, ws[c + 2u] * f);
+                const uint tile = tile0 + (out_n >> 1), c = out_m * 8u + 4u * (out_n >> 1) + (out_n & 1u);
+                if (out_n < 4u && tile < args.n_tile)
+                    write_swiglu(row, ((args.first_row + tile * 16u) >> 1) + 4u * (out_n & 1u), ws[c] * f,
+                        ws[c + 2u] * f);
             } else {
-                const uint tile = tile0 + (n >> 2);
-                if (tile < args.n_tile) write_four(row, args.first_row + tile * 16u + 4u * (n & 3u),
-                    ws[m * 8u + n] * f);
+                const uint tile = tile0 + (out_n >> 2);
+                if (tile < args.n_tile) write_four(row, args.first_row + tile * 16u + 4u * (out_n & 3u),
+                    ws[out_m * 8u + out_n] * f);
             }
         }
     }

@@ -180,6 +180,29 @@ TEST_CASE("every tile size of the prefill product is within the limits of its ke
                 }
 }
 
+TEST_CASE("without matrix units few rows, and experts of few rows, take small workgroups") {
+    const vk::DeviceTraits traits;
+    const vk::Tiling t = vk::tiling(Type::q4_k, 512, 1024);
+    const auto rows = [&](uint32_t n_row) {
+        return vk::choose_gemm(traits, false, t, n_row, true, vk::GemmEpilogue::store).bm;
+    };
+    CHECK(rows(10) == 16);
+    CHECK(rows(16) == 16);
+    CHECK(rows(17) == 32);
+    CHECK(rows(33) == 64);
+    CHECK(rows(65) == 32);
+    CHECK(rows(2048) == 64);
+    const auto expert_rows = [&](uint32_t n_place, uint32_t bm) {
+        const vk::GemmChoice c =
+            vk::choose_gemm_experts(traits, false, t, n_place, 256, bm, true, vk::GemmEpilogue::store);
+        CHECK(c.key.constant(vk::spec::gemm::kGroupM) == c.bm);
+        return c.bm;
+    };
+    CHECK(expert_rows(4096, 0) == 16);
+    CHECK(expert_rows(65536, 0) == 64);
+    CHECK(expert_rows(4096, 64) == 64);  // as the product before it
+}
+
 TEST_CASE("packing rounds a row to half precision under a power of two that no value overflows") {
     auto v = Vulkan::open();
     if (!v) return;
@@ -319,9 +342,10 @@ TEST_CASE("a product of many rows adds to the residual, or combines gate and up"
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        for (const bool exact : {false, true}) {
-            CAPTURE(exact);
-            const uint32_t d_ff = 52, d_in = 256, n_row = rows_of(*v), row_halves = exact ? 512 : 256;
+        for (const uint32_t n_row : {13u, rows_of(*v), 51u}) {  // software takes 16, 32 and 64 rows a workgroup
+            const bool exact = n_row != 51;
+            CAPTURE(n_row);
+            const uint32_t d_ff = 52, d_in = 256, row_halves = exact ? 512 : 256;
             const PackedWeights gate(Type::q8_0, d_ff, d_in, 8), up(Type::q8_0, d_ff, d_in, 9);
             const std::vector<float> x = activations(n_row, d_in, 10);
             const std::vector<float> norm(d_in, 4.0f);

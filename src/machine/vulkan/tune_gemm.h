@@ -111,16 +111,32 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
     c->key.full_subgroups = traits.full_subgroups;
 }
 
-/// gemm.comp, the kernel for devices without matrix units.
-inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact) {
+/// Rows of a workgroup of gemm.comp, and the time it takes where it shares the device with many. Measured on an H100.
+struct PlainSize {
+    uint32_t bm, cost;
+};
+constexpr PlainSize kPlainSizes[] = {{64, 100}, {32, 60}, {16, 36}};
+
+/// gemm.comp, the kernel for devices without matrix units. bm, n_row_of: as for best_size().
+template <class Rows>
+GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact, uint32_t bm,
+                 const Rows& n_row_of) {
     GemmChoice c;
+    uint64_t best_cost = UINT64_MAX;
+    for (const PlainSize& s : kPlainSizes) {
+        const uint64_t cost = ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost;
+        if ((bm != 0 && s.bm != bm) || cost >= best_cost) continue;
+        best_cost = cost;
+        c.bm = s.bm;
+    }
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
     c.key.group = 128;
     namespace s = spec::gemm;
     c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)},
                        {s::kScaled, scaled},
                        {s::kExperts, experts},
-                       {s::kExact, exact}};
+                       {s::kExact, exact},
+                       {s::kGroupM, c.bm}};
     return c;
 }
 
@@ -150,12 +166,12 @@ const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint6
 /// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, bool exact = false, uint32_t stage_tiles = 0) {
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false, exact);
+    const auto rows = [&](const auto&) { return uint64_t{n_row}; };
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false, exact, 0, rows);
     const uint32_t n_tile = stage_tiles > t.n_row ? stage_tiles : t.n_row;
     GemmChoice c;
-    tune_gemm_impl::set_size(&c, traits,
-                             tune_gemm_impl::best_size(traits, exact, 0, n_tile, [&](const auto&) { return n_row; }), t,
-                             scaled, epilogue, false, exact);
+    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, 0, n_tile, rows), t, scaled, epilogue,
+                             false, exact);
     return c;
 }
 
@@ -164,13 +180,13 @@ inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Til
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
                                       uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue,
                                       bool exact = false) {
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true, exact);
     // On average half of the last block of each expert is empty.
-    auto rows = [&](const tune_gemm_impl::Size& s) {
+    const auto rows = [&](const auto& s) {
         const uint64_t blocks =
             n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
         return blocks * s.bm;
     };
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true, exact, bm, rows);
     GemmChoice c;
     tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, bm, t.n_row, rows), t, scaled,
                              epilogue, true, exact);
