@@ -25,9 +25,4 @@ layout(set = 0, binding = 4, std430) CACHE buffer V { uvec2 v_cache[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
 #endif
 
-// The slot of KV row p in its head's part of a cache: sinks first, then a ring.
-uint slot_of(uint p) {
-    return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
-}
-
 #include "attend_visible.glsl"

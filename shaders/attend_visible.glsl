@@ -1,4 +1,9 @@
-// attend_visible.glsl: which keys a row sees. Needs args (AttendArgs) and step (StepState).
+// attend_visible.glsl: where keys are and which of them a row sees. Needs args (AttendArgs) and step (StepState).
+
+// The slot of KV row p in its head's part of a cache: sinks first, then a ring.
+uint slot_of(uint p) {
+    return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
+}
 
 // The first key that row p sees through its window; sinks before it are seen as well.
 uint oldest_key(uint p) {

@@ -6,8 +6,8 @@
 // Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says.
 //         EXACT 1: x is two halves: what rounding left of x is summed first, then, in the same floats, the rounded x
 //         GROUP_M 16, 32, 64: rows of a workgroup
-// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group 128: a workgroup computes GROUP_M rows x 32 columns of y, an
-//         invocation 2 x 2, 4 x 2 or 4 x 4 of them: rows m + NM i, columns n + NN j
+// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group 128: a workgroup computes GROUP_M rows x 32 columns of
+//         y, an invocation 2 x 2, 4 x 2 or 4 x 4 of them: rows m + NM i, columns n + NN j
 // Shared  8 KiB and 128 bytes a row: 64 columns at a time. No subgroup operations
 // Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows
 // Order   columns by their places in one invocation: a result does not depend on the number of rows

@@ -153,7 +153,7 @@ struct Attend {
 
     /// units, tiles: on matrix units; append: fills the caches and no more
     enum class How { fused, units, split, rows, plain, append, tiles };
-    /// Of How::tiles. whole: partials of all queries fit, else those of one block.
+    /// Of How::tiles and How::rows, which has one group. whole: partials of all queries fit, else those of one block.
     struct Tiles {
         u32 group = 256, split = 0;
         bool whole = true;
@@ -208,13 +208,8 @@ struct Attend {
                      {s::kv_append::kVType, fv}},
                     {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
-        if (how == How::tiles) {
-            record_tiles(push);
-        } else if (how == How::rows) {
-            const std::string name = "attend_rows_" + std::to_string(c.d_head);
-            rig.run(name.c_str(), 256,
-                    {{s::attend_rows::kKeys, 32}, {s::attend_rows::kKType, fk}, {s::attend_rows::kVType, fv}},
-                    {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
+        if (how == How::tiles || how == How::rows) {
+            record_tiles(push, how == How::tiles);
         } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
             rig.bind("attend_step", 256,
@@ -241,17 +236,18 @@ struct Attend {
         }
     }
 
-    void record_tiles(AttendArgs push) {
+    void record_tiles(AttendArgs push, bool matrix) {
         namespace s = vk::spec;
         vk::AttendTileChoice choice;
-        choice.group = tiles.group;
+        choice.matrix = matrix;
+        choice.group = matrix ? tiles.group : 256;
         choice.split = tiles.split;
         const vk::PipelineKey key = choice.key(c.d_head, format_of(c.k), format_of(c.v), rig.vulkan.gpu->traits);
         const u32 n_block = 64 * n_tile / kAttendRound, n_round = tiles.whole ? 1 : n_block;
         push.n_part = kAttendRound * n_segment * (tiles.whole ? n_block : 1);
         for (push.round = 0; push.round < n_round; push.round++) {
             rig.bind(key, {step, query, k_cache, v_cache, part, stat}, push);
-            rig.commands.dispatch(64 * n_tile / (tiles.group / 2), c.n_head_kv, tiles.split != 0 ? n_segment : 1);
+            rig.commands.dispatch(64 * n_tile / choice.tile(), c.n_head_kv, tiles.split != 0 ? n_segment : 1);
             rig.commands.barrier();
             rig.run("attend_join", 256, {{s::attend_join::kDHead, c.d_head}, {s::attend_join::kSplit, tiles.split}},
                     {step, acts, part, stat, out}, push, kRows * c.n_head * c.d_head / 1024 + 1);

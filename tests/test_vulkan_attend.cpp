@@ -104,39 +104,70 @@ TEST_CASE("attention of prompts on matrix units has the same bits for every tile
     vulkan->finish();
 }
 
+TEST_CASE("attention of prompts without matrix units has the same bits for every split, round and number of rows") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    std::vector<AttendCase> cases{
+        {4, 2, 256, 64, 0, 0, kQwen, 2200, 0, Type::q4_0, Type::q8_0, 2040},  // two segments
+        {6, 1, 128, 64, 300, 5, kStep, 2200, 400},                            // a ring that keeps its first rows
+        {12, 1, 128, 0, 0, 0, 0, 2100, 0, Type::f16, Type::f16, 2000},        // no norm, no rotation, no gate
+    };
+    if (!vulkan->gpu->traits.is_cpu()) {
+        cases.push_back({8, 1, 256, 64, 0, 0, kQwen, 4500, 0});           // three segments
+        cases.push_back({6, 1, 128, 64, 2500, 2050, kStep, 6300, 2600});  // two segments of sinks
+    }
+    for (const AttendCase& c : cases) {
+        Attend attend(*vulkan, c);
+        CAPTURE(c.n);
+        const u32 from = std::max(c.n - 20, c.first_key);
+        attend.tiles = {256, 0, true};
+        const std::vector<float> all = attend.run(Attend::How::rows, kRows);
+        if (c.ring == 0) CHECK(off_rms(tail(all, attend, from), attend.expected_of_caches(from), c.d_head) < 1e-4);
+        for (const Attend::Tiles& t : {Attend::Tiles{256, 1, true}, {256, 1, false}, {256, 0, false}}) {
+            CAPTURE(t.split);
+            CAPTURE(t.whole);
+            attend.tiles = t;
+            CHECK(same_bits(all, attend.run(Attend::How::rows, t.whole ? kRows : 23)));
+        }
+    }
+    vulkan->finish();
+}
+
 TEST_CASE("rounds of prompt attention have room for every segment, and their partials stay within the bound") {
     for (u32 n_context : {1u, 2048u, 2049u, 16384u, 16385u, 131072u, 1u << 20}) {
         // The spans of the kernels, counted one by one.
         u32 n = 0;
         for (uint64_t at = 0; at < n_context; n++) at += uint64_t{kSegment} << n / kSegmentOctave;
         CHECK(vk::kSegments.seen_max(n_context, 0, 0, 1) == n);
-        for (u32 n_query : {16u, 64u, 128u, 500u, 2048u, 6144u, 16384u}) {
-            for (u32 n_head_kv : {1u, 4u, 16u}) {
-                const u32 parts = vk::attend_parts(n_query, n_head_kv, 256, n);
-                CHECK(parts % kAttendRound == 0);
-                CHECK(parts >= std::max(kAttendRound * n, n_query));
-                const uint64_t bytes = uint64_t{parts} * n_head_kv * 256 * 4;
-                if (parts > std::max(kAttendRound * n, n_query + kAttendRound)) CHECK(bytes <= vk::kAttendPartBytes);
-                vk::DeviceTraits traits;
-                for (u32 cores : {0u, 8u, 132u}) {
-                    traits.n_core = cores;
-                    const vk::AttendTileChoice c = vk::choose_attend_tile(traits, n_query, n_head_kv, n, parts);
-                    CHECK(c.n_tile * (c.group / 2) >= n_query);
-                    CHECK(uint64_t{c.n_round} * (parts / c.n_split) >= n_query);
-                    CHECK(c.n_split == (c.split != 0 ? n : 1));
-                    if (c.split == 0) CHECK(c.n_round == 1);
+        for (const bool matrix : {true, false})
+            for (u32 n_query : {16u, 64u, 128u, 500u, 2048u, 6144u, 16384u})
+                for (u32 n_head_kv : {1u, 4u, 16u}) {
+                    const u32 parts = vk::attend_parts(matrix, n_query, n_head_kv, 256, n);
+                    CHECK(parts % kAttendRound == 0);
+                    CHECK(parts >= std::max(kAttendRound * n, n_query));
+                    const uint64_t bytes = uint64_t{parts} * n_head_kv * 256 * 4,
+                                   max_bytes = matrix ? vk::kAttendPartBytes : vk::kAttendPartBytesPlain;
+                    if (parts > std::max(kAttendRound * n, n_query + kAttendRound)) CHECK(bytes <= max_bytes);
+                    vk::DeviceTraits traits;
+                    for (u32 cores : {0u, 8u, 132u}) {
+                        traits.n_core = cores;
+                        const vk::AttendTileChoice c =
+                            vk::choose_attend_tile(traits, matrix, n_query, n_head_kv, n, parts);
+                        CHECK(c.n_tile * c.tile() >= n_query);
+                        CHECK(uint64_t{c.n_round} * (parts / c.n_split) >= n_query);
+                        CHECK(c.n_split == (c.split != 0 ? n : 1));
+                        if (c.split == 0) CHECK(c.n_round == 1);
+                    }
                 }
-            }
-        }
     }
     // Where few tiles meet many keys, the keys are split; many tiles keep all of theirs.
     vk::DeviceTraits h200;
     h200.n_core = 132;
-    CHECK(vk::choose_attend_tile(h200, 2048, 4, 16, 1 << 20).split == 1);
-    CHECK(vk::choose_attend_tile(h200, 8192, 4, 16, 1 << 20).split == 0);
-    CHECK(vk::choose_attend_tile(h200, 6144, 4, 16, 1 << 20).split == 1);  // of the second wave a half
-    CHECK(vk::choose_attend_tile(h200, 2048, 4, 1, 1 << 20).split == 0);
-    CHECK(vk::choose_attend_tile(h200, 64, 4, 16, 1 << 20).group == 128);
+    CHECK(vk::choose_attend_tile(h200, true, 2048, 4, 16, 1 << 20).split == 1);
+    CHECK(vk::choose_attend_tile(h200, true, 8192, 4, 16, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(h200, true, 6144, 4, 16, 1 << 20).split == 1);  // of the second wave a half
+    CHECK(vk::choose_attend_tile(h200, true, 2048, 4, 1, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(h200, true, 64, 4, 16, 1 << 20).group == 128);
 }
 
 TEST_CASE("an attention row is within its bound and has the same bits alone or among nine at every chunk boundary") {

@@ -45,6 +45,7 @@ struct Needs {
              d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max;          ///< of the tape that is looked at
     bool attend_matrix = false;  ///< attention of many rows runs on matrix units
+    bool shuffles = false;       ///< of the device
     MoeNeeds moe;
     uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
 
@@ -110,13 +111,14 @@ struct Needs {
             look_wide(a, n_context, shapes[d.op->state]);
         }
     }
-    /// Attention of a committed step: queries, and partial results where it runs on matrix units.
+    /// Attention of a committed step: queries and partial results.
     void look_wide(const AttnDims& a, uint32_t n_context, const KvShape& shape) {
         const uint32_t per_kv = a.n_head / a.n_head_kv;
-        query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, 64) * a.d_head);
-        if (!attends_on_tiles(attend_matrix, a.d_head)) return;
+        query_floats =
+            std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, args::kAttendRound) * a.d_head);
+        if (!fast_attend(shuffles, a)) return;
         const uint64_t parts =
-            uint64_t{a.n_head_kv} * attend_parts(n_row_max * per_kv, a.n_head_kv, a.d_head,
+            uint64_t{a.n_head_kv} * attend_parts(attend_matrix, n_row_max * per_kv, a.n_head_kv, a.d_head,
                                                  kSegments.seen_max(n_context, shape.window, shape.sinks, n_row_max));
         part_floats = std::max(part_floats, parts * a.d_head);
         stat_floats = std::max(stat_floats, parts * 2);
@@ -221,6 +223,7 @@ Status Buffers::lay_out(Planned* to) {
     Needs needs(plan, b.n_row_max);
     b.n_half = options.exact_prompts ? 2 : 1;
     needs.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
+    needs.shuffles = model.device->shuffles;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));

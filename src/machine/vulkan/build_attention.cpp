@@ -160,63 +160,39 @@ void ListBuilder::attend_any(const Node& d, const Pass& pass, Touch touch) {
              "attend");
 }
 
-/// Many rows: one kernel appends and leaves the queries in tiles, the next attends.
+/// Many rows: one kernel appends and leaves the queries in tiles, the next attends segment by segment, the last joins.
 void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const bool tiles = attends_on_tiles(model_.device->attend_matrix && !buffers_.exact(), a.d_head);
+    const bool matrix = model_.device->attend_matrix && !buffers_.exact();
     const uint32_t n_query = pass.n_row * (a.n_head / a.n_head_kv);
-    const uint32_t tile = tiles ? args::kAttendRound : 64;
-    const args::AttendArgs p = attend_args(op, write, ceil_div(n_query, tile) * tile);
+    args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, tiles ? args::kQueriesHalf : args::kQueriesFloat),
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
              {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
               kv.v, buffers_.query},
              p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
-    return tiles ? attend_tiles(d, p, pass.n_row) : attend_rows(d, p, pass.n_row);
-}
-
-/// On matrix units, in rounds of as many queries as partial results fit.
-void ListBuilder::attend_tiles(const Node& d, const args::AttendArgs& shape, uint32_t n_row) {
-    const Op& op = *d.op;
-    const AttnDims& a = op.attn;
-    const Buffers::Kv& kv = buffers_.kv[op.state];
-    args::AttendArgs p = shape;
+    // In rounds of as many queries as partial results fit.
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
     p.n_part = static_cast<uint32_t>(room / args::kAttendRound * args::kAttendRound);
     const AttendTileChoice c =
-        choose_attend_tile(traits_, n_row * (a.n_head / a.n_head_kv), a.n_head_kv,
-                           kSegments.seen_max(buffers_.n_context, kv.window, kv.sinks, n_row), p.n_part);
+        choose_attend_tile(traits_, matrix, n_query, a.n_head_kv,
+                           kSegments.seen_max(buffers_.n_context, kv.window, kv.sinks, pass.n_row), p.n_part);
     const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, traits_),
                       join = key_of("attend_join", 256,
                                     {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});
     for (p.round = 0; p.round < c.n_round; ++p.round) {
         uses({{id(kStep), op.state, id(kQuery)}, {id(kPart)}});
         dispatch(tile, {buffers_.step, buffers_.query, kv.k, kv.v, buffers_.part, buffers_.stat}, p,
-                 {c.n_tile, a.n_head_kv, c.n_split}, "attend tiles");
+                 {c.n_tile, a.n_head_kv, c.n_split}, matrix ? "attend tiles" : "attend rows");
         uses({{id(kStep), op.in[0], id(kPart)}, {op.out}});
         dispatch(join, {buffers_.step, buffers_.group[op.in[0]], buffers_.part, buffers_.stat, buffers_.row[op.out]}, p,
-                 {ceil_div(n_row * a.n_head, 1024 / a.d_head)}, "attend join");
+                 {ceil_div(pass.n_row * a.n_head, 1024 / a.d_head)}, "attend join");
     }
 }
-
-void ListBuilder::attend_rows(const Node& d, const args::AttendArgs& p, uint32_t n_row) {
-    const Op& op = *d.op;
-    const AttnDims& a = op.attn;
-    const Buffers::Kv& kv = buffers_.kv[op.state];
-    uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
-    const uint32_t keys = traits_.max_shared_bytes >= 20480 && !traits_.is_cpu() ? 64 : 32;
-    dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256,
-                    {{spec::attend_rows::kKeys, keys},
-                     {spec::attend_rows::kKType, kv.k.format},
-                     {spec::attend_rows::kVType, kv.v.format}}),
-             {buffers_.step, buffers_.group[op.in[0]], buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
-             {ceil_div(n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
-}
-
 }  // namespace vk
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

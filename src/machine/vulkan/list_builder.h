@@ -230,8 +230,6 @@ class ListBuilder {
     void attend(const Node& d, const Pass& pass);
     void attend_any(const Node& d, const Pass& pass, Touch touch);
     void attend_wide(const Node& d, const Pass& pass, Touch touch);
-    void attend_tiles(const Node& d, const args::AttendArgs& p, uint32_t n_row);
-    void attend_rows(const Node& d, const args::AttendArgs& p, uint32_t n_row);
     args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;
 
     const VulkanModel& model_;

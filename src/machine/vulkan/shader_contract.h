@@ -65,6 +65,7 @@ namespace attend_rows {
 constexpr SpecId kKeys{0x301};
 constexpr SpecId kKType{0x302};
 constexpr SpecId kVType{0x303};
+constexpr SpecId kSplit{0x304};
 }  // namespace attend_rows
 namespace attend_step {
 constexpr SpecId kDHead{0x401};
@@ -195,12 +196,12 @@ inline constexpr ShaderContract kShaderContracts[96] = {
     {"attend_mma", "kDHead kAppend kPerKv kUnitM kUnitN kUnitK",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
      2, 0x3ca, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
-    {"attend_rows_128", "kKeys kKType kVType",
-     "step acts query k_cache v_cache result",
-     3, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
-    {"attend_rows_256", "kKeys kKType kVType",
-     "step acts query k_cache v_cache result",
-     3, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
+    {"attend_rows_128", "kKeys kKType kVType kSplit",
+     "step query k_cache v_cache part stat",
+     3, 0x1e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+    {"attend_rows_256", "kKeys kKType kVType kSplit",
+     "step query k_cache v_cache part stat",
+     3, 0x1e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
     {"attend_step", "kDHead kTile kAppend kKType kVType kPerKv",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
      4, 0x7e, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},

@@ -1,14 +1,15 @@
-// machine/vulkan/tune_attend: how the attention of a prompt runs on matrix units.
+// machine/vulkan/tune_attend: how the attention of a prompt runs, on matrix units or without.
 //
-// What    attends_on_tiles(), attend_parts(), choose_attend_tile(), and how many segments of keys a pass sees: pure
-//         functions of the device and the shape. attends_on_tiles() decides bits, so it depends on device and width
-//         alone; what the others choose changes no bit (shaders/attend_tile.comp).
+// What    attend_parts(), choose_attend_tile(), and how many segments of keys a pass sees: pure functions of the device
+//         and the shape. What they choose changes no bit (shaders/attend_tile.comp, attend_rows.comp).
 // Thread  any.
 // Tests   tests/test_vulkan_attend.cpp.
 //
 // How it is dispatched:
-//   1. kv_append with kQueriesHalf appends keys and values, and leaves the queries as halves.
-//   2. For each of n_round rounds: attend_tile, a barrier, attend_join, a barrier. AttendArgs::round counts them.
+//   1. kv_append appends keys and values, and leaves the queries, with kQueriesHalf for matrix units, else with
+//      kQueriesFloat.
+//   2. For each of n_round rounds: attend_tile or attend_rows, a barrier, attend_join, a barrier. AttendArgs::round
+//      counts them.
 //
 // How many queries a round takes is computed on the device from the segments that exist by then, so that one recording
 // serves every position; rounds without queries return at once.
@@ -25,7 +26,7 @@ namespace detail {
 namespace vk {
 
 /// Bytes of partial results from which on the queries of a pass whose keys are split are divided among rounds.
-constexpr uint64_t kAttendPartBytes = 64u << 20;
+constexpr uint64_t kAttendPartBytes = 64u << 20, kAttendPartBytesPlain = 16u << 20;  ///< on matrix units; without
 
 /// A division of positions into spans: `octave` of `unit` positions, as many of twice that, and so on (chunk_of() in
 /// step_common.glsl, segment_of() in attend_segments.glsl).
@@ -48,28 +49,36 @@ struct Spans {
 constexpr Spans kChunks{args::kChunk, args::kChunkOctave};
 constexpr Spans kSegments{args::kSegment, args::kSegmentOctave};
 
-/// True where attend_tile runs the attention of prompts, else attend_rows. `matrix`: OpenDevice::attend_matrix.
-inline bool attends_on_tiles(bool matrix, uint32_t d_head) { return matrix && (d_head == 128 || d_head == 256); }
-
 /// Partial results of a kv head to make room for: one for each query, which is what a pass needs that does not split
 /// its keys; for each segment as well up to kAttendPartBytes, but of one block of queries at least.
-inline uint32_t attend_parts(uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
+inline uint32_t attend_parts(bool matrix, uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
     const uint64_t block = uint64_t{args::kAttendRound} * n_segment,
                    one = block * n_head_kv * d_head * sizeof(float),  // bytes of a block of queries
-        n_block =
-            std::min<uint64_t>(ceil_div(n_query, args::kAttendRound), std::max<uint64_t>(kAttendPartBytes / one, 1));
+        max_bytes = matrix ? kAttendPartBytes : kAttendPartBytesPlain,
+                   n_block = std::min<uint64_t>(ceil_div(n_query, args::kAttendRound),
+                                                std::max<uint64_t>(max_bytes / one, 1));
     return static_cast<uint32_t>(std::max<uint64_t>(block * n_block, round_up(n_query, args::kAttendRound)));
 }
 
 /// The kernel and its grid.
 struct AttendTileChoice {
+    bool matrix = true;
     uint32_t group = 256, split = 0;
     uint32_t n_tile = 1, n_split = 1, n_round = 1;  ///< grid x, grid z, and how often
+    /// Queries of a workgroup.
+    uint32_t tile() const { return matrix ? group / 2 : 64; }
     PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const DeviceTraits& traits) const {
-        namespace s = spec::attend_tile;
         PipelineKey k;
-        k.shader = d_head == 256 ? "attend_tile_256" : "attend_tile_128";
         k.group = group;
+        if (!matrix) {
+            namespace s = spec::attend_rows;
+            k.shader = d_head == 256 ? "attend_rows_256" : "attend_rows_128";
+            const uint32_t keys = traits.max_shared_bytes >= 20480 && !traits.is_cpu() ? 64 : 32;
+            k.constants = {{s::kKeys, keys}, {s::kKType, k_format}, {s::kVType, v_format}, {s::kSplit, split}};
+            return k;
+        }
+        namespace s = spec::attend_tile;
+        k.shader = d_head == 256 ? "attend_tile_256" : "attend_tile_128";
         k.constants = {{s::kSplit, split}, {s::kKType, k_format}, {s::kVType, v_format},
                        {s::kUnitM, 16},    {s::kUnitN, 8},        {s::kUnitK, 16}};
         k.subgroup_size = traits.subgroup_size_control ? 32 : 0;
@@ -78,26 +87,29 @@ struct AttendTileChoice {
     }
 };
 
+/// matrix     attend_tile; else attend_rows
 /// n_query    queries of a kv head
 /// n_segment  the most segments that the pass sees
 /// n_part     partial results of a kv head that there is room for
 ///
-/// Tiles of 128 queries, or of 64 where that is all there is. Keys are split among workgroups, one for each segment,
-/// unless the tiles alone keep 7 of 8 cores at work: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at
-/// 144; of 256 tiles of 65 536 keys it is 174 and 178, and no partial results are joined in rounds.
-inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t n_query, uint32_t n_head_kv,
-                                           uint32_t n_segment, uint32_t n_part) {
+/// Tiles of 128 queries, or of 64 without matrix units and where that is all there is. Keys are split among workgroups,
+/// one for each segment, unless the tiles alone keep 7 of 8 cores at work: on an H200, 64 tiles of 46 000 keys run at
+/// 71 TFLOP/s, split at 144; of 256 tiles of 65 536 keys it is 174 and 178, and no partial results are joined in
+/// rounds.
+inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, bool matrix, uint32_t n_query,
+                                           uint32_t n_head_kv, uint32_t n_segment, uint32_t n_part) {
     AttendTileChoice c;
-    c.group = n_query <= 64 ? 128 : 256;
+    c.matrix = matrix;
+    c.group = matrix && n_query <= 64 ? 128 : 256;
     // Where the driver does not tell, those of a large device: splitting too often costs less than idle cores.
-    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128, tile = c.group / 2;
-    const uint32_t n_tile = ceil_div(n_query, tile) * n_head_kv;  // of all heads
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128;
+    const uint32_t n_tile = ceil_div(n_query, c.tile()) * n_head_kv;  // of all heads
     c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
     c.n_split = c.split ? n_segment : 1;
     const uint32_t at_once = n_part / c.n_split / args::kAttendRound * args::kAttendRound;
     AUSPEX_ASSERT(at_once != 0);
     // Where fewer segments exist yet, a round takes more queries: the first may take all of them.
-    c.n_tile = ceil_div(n_query, tile);
+    c.n_tile = ceil_div(n_query, c.tile());
     c.n_round = ceil_div(n_query, at_once);
     return c;
 }
