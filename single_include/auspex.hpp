@@ -8627,11 +8627,10 @@ constexpr Spans kSegments{args::kSegment, args::kSegmentOctave};
 /// Partial results of a kv head to make room for: one for each query, which is what a pass needs that does not split
 /// its keys; for each segment as well up to kAttendPartBytes, but of one block of queries at least.
 inline uint32_t attend_parts(bool matrix, uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
-    const uint64_t block = uint64_t{args::kAttendRound} * n_segment,
-                   one = block * n_head_kv * d_head * sizeof(float),  // bytes of a block of queries
-        max_bytes = matrix ? kAttendPartBytes : kAttendPartBytesPlain,
-                   n_block = std::min<uint64_t>(ceil_div(n_query, args::kAttendRound),
-                                                std::max<uint64_t>(max_bytes / one, 1));
+    const uint64_t block = uint64_t{args::kAttendRound} * n_segment;  // partials of a block of queries
+    const uint64_t bytes = block * n_head_kv * d_head * sizeof(float);
+    const uint64_t fit = std::max<uint64_t>((matrix ? kAttendPartBytes : kAttendPartBytesPlain) / bytes, 1);
+    const uint64_t n_block = std::min<uint64_t>(ceil_div(n_query, args::kAttendRound), fit);
     return static_cast<uint32_t>(std::max<uint64_t>(block * n_block, round_up(n_query, args::kAttendRound)));
 }
 
