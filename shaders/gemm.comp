@@ -8,7 +8,7 @@
 //         GROUP_M 16, 32, 64: rows of a workgroup
 // Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group 128: a workgroup computes GROUP_M rows x 32 columns of
 //         y, an invocation 2 x 2, 4 x 2 or 4 x 4 of them: rows m + NM i, columns n + NN j
-// Shared  8 KiB and 128 bytes a row: 64 columns at a time. No subgroup operations
+// Shared  4.5 KiB and 144 bytes a row: 32 columns at a time, as floats. No subgroup operations
 // Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows
 // Order   columns by their places in one invocation: a result does not depend on the number of rows
 // CPU     src/machine/cpu, matmul
@@ -30,10 +30,11 @@ layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };
 
 const uint TN = GROUP_M == 64u ? 4u : 2u, TM = GROUP_M == 16u ? 2u : 4u;   // columns and rows of an invocation
 const uint NN = 32u / TN, NM = 128u / NN;                        // invocations along the columns and rows
-const uint SX = 16u;                                             // groups of four halves of a row of x
-const uint SW = 16u;                                             // groups of four weights of a row
-shared uvec2 xs[GROUP_M * SX];
-shared vec4 ws[32u * SW];
+const uint GROUPS = 8u;                  // of four columns that are worked on at a time
+const uint S = GROUPS + 1u;              // from row to row: neighbouring rows do not meet in a bank
+const uint NX = GROUP_M * GROUPS / 128u; // groups of x that an invocation fetches
+shared vec4 xs[GROUP_M * S];
+shared vec4 ws[32u * S];
 
 void main() {
     const uint me = gl_LocalInvocationIndex, row0 = open_rows(GROUP_M), tile0 = gl_WorkGroupID.y * 2u;
@@ -44,36 +45,36 @@ void main() {
     const uint m = me / NN, n = me % NN;
     float acc[TM * TN];
     [[unroll]] for (uint i = 0u; i < TM * TN; i++) acc[i] = 0.0;
-    const uint n_half = args.n_col * 2u;
+    // The share of x: group me & 7 of rows (me >> 3) + 16 i.
+    uint x_at[NX];
+    [[unroll]] for (uint i = 0u; i < NX; i++)
+        x_at[i] = (args.x_offset + row_in(min(row0 + (me >> 3) + 16u * i, n_row - 1u)) * args.x_stride) * 2u
+            + (me & 7u);
+    const uint n_half = args.n_col * 2u, n_step = n_half * 4u;
+    const uint rest = EXACT == 1u ? args.n_col * 64u : 0u;   // where what rounding left of a row begins: it comes first
+    uvec2 next_x[NX];
+    [[unroll]] for (uint i = 0u; i < NX; i++) next_x[i] = x[x_at[i] + rest];
     for (uint turn = 0u; turn < n_half * (1u + EXACT); turn++) {
         const uint half_tile = turn < n_half ? turn : turn - n_half;
-        const uint part = EXACT == 1u && turn < n_half ? args.n_col * 64u : 0u;   // where these halves of a row begin
         vec4 v[8];
         unpack(w_at + (half_tile >> 1) * TILE, r, half_tile & 1u, t, v);
-        for (uint step = 0u; step < 2u; step++) {
+        [[dont_unroll]] for (uint step = 0u; step < 4u; step++) {
             barrier();
-            // Neighbouring rows start one group further on, so that they do not meet in a bank.
-            [[unroll]] for (uint b = 0u; b < 4u; b++) {
-                const uint q = own * 16u + r;
-                ws[q * SW + ((4u * t + b + q) & 15u)] = step == 0u ? v[b] : v[4u + b];
-            }
-            for (uint u = me; u < GROUP_M * SX; u += 128u) {
-                const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride)
-                    * 2u + part;
-                xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
-            }
+            if ((t >> 1) == (step & 1u))
+                [[unroll]] for (uint b = 0u; b < 4u; b++)
+                    ws[(own * 16u + r) * S + 4u * (t & 1u) + b] = step < 2u ? v[b] : v[4u + b];
+            [[unroll]] for (uint i = 0u; i < NX; i++)
+                xs[((me >> 3) + 16u * i) * S + (me & 7u)] = vec4(unpackHalf2x16(next_x[i].x),
+                    unpackHalf2x16(next_x[i].y));
             barrier();
-            for (uint k = 0u; k < 16u; k++) {
+            // The next groups of x are on their way meanwhile.
+            const uint after = min(turn * 4u + step + 1u, n_step * (1u + EXACT) - 1u),
+                from = after < n_step ? after * GROUPS + rest : (after - n_step) * GROUPS;
+            [[unroll]] for (uint i = 0u; i < NX; i++) next_x[i] = x[x_at[i] + from];
+            [[unroll]] for (uint k = 0u; k < GROUPS; k++) {
                 vec4 a[TM], b[TN];
-                [[unroll]] for (uint i = 0u; i < TM; i++) {
-                    const uint row = NM * i + m;
-                    const uvec2 h = xs[row * SX + ((k + row) & 15u)];
-                    a[i] = vec4(unpackHalf2x16(h.x), unpackHalf2x16(h.y));
-                }
-                [[unroll]] for (uint j = 0u; j < TN; j++) {
-                    const uint q = NN * j + n;
-                    b[j] = ws[q * SW + ((k + q) & 15u)];
-                }
+                [[unroll]] for (uint i = 0u; i < TM; i++) a[i] = xs[(NM * i + m) * S + k];
+                [[unroll]] for (uint j = 0u; j < TN; j++) b[j] = ws[(NN * j + n) * S + k];
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
                     [[unroll]] for (uint j = 0u; j < TN; j++) {
                         float q = acc[i * TN + j];
