@@ -39,7 +39,7 @@ AUSPEX_CONST uint kChunkOctave = 128;
 // pass nor how many workgroups share a row's keys decide its bits. Multiples of the keys that a kernel takes at a time.
 AUSPEX_CONST uint kSegment = 2048;
 AUSPEX_CONST uint kSegmentOctave = 8;
-AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attend_tile: a multiple of this
+AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attention: a multiple of this
 
 // How the next token is sampled: the fields of the public Sampling by their names, except the seed and the biases.
 // device_loop.cpp copies each of them. A temperature of 0 is greedy.
@@ -209,8 +209,8 @@ struct AttendArgs {
     uint part_stride;   // partial results: rows per chunk, at least n_row * n_head. Prompts: queries of a kv head for
                         // which there is room, a multiple of the kernel's tile
     uint count_stride;  // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
-    uint n_part;        // attend_tile: partials of a kv head for which there is room, a multiple of kAttendRound
-    uint round;         // attend_tile, attend_join: which of the rounds
+    uint n_part;        // prompts: partials of a kv head for which there is room, a multiple of kAttendRound
+    uint round;         // prompts: which of the rounds
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;

@@ -26,7 +26,6 @@ layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
 #define ACTS float
-#define QUERY float
 #define K_UNIT uvec2
 #define CACHE readonly
 #include "attend_prologue.glsl"

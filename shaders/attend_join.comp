@@ -1,6 +1,6 @@
 #version 450
-// attend_join.comp: joins what a round of attend_tile left for each segment of keys, in order of position, and applies
-// the gate.
+// attend_join.comp: joins what a round of attend_tile or attend_rows left for each segment of keys, in order of
+// position, and applies the gate.
 //
 // Formula out = gate * sum(values) / sum(weights), each over all segments under one maximum
 // Buffers 0 step  StepState                                      read
@@ -9,7 +9,7 @@
 //         4 out   f32 [row, n_head, D_HEAD] at its offset        written
 // Push    AttendArgs
 // Spec    D_HEAD: a multiple of 4, at most 1024. SPLIT 1: partials of every segment that the pass sees; 0: one, which
-//         stands for all, which attend_tile joined
+//         stands for all, joined already
 // Grid    x: ceil(n_row * n_head / (256 / (D_HEAD / 4))). Group 256
 // Cost    4 * D_HEAD bytes a query and segment: memory bandwidth
 // Order   segments in order of position

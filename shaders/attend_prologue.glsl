@@ -1,8 +1,8 @@
-// attend_prologue.glsl: the arguments and buffers of every attention kernel, and which keys a row sees.
+// attend_prologue.glsl: the arguments and buffers of the attention kernels of steps and of those that append, and which
+// keys a row sees.
 //
 // The including kernel defines before this file
 //   ACTS      element type of activations and norm weights: float, or vec4 where offsets are multiples of 4
-//   QUERY     likewise of queries, without APPENDS
 //   K_UNIT    element type of the key cache: uvec2, or uvec4 where a key is read 16 bytes at a time
 //   CACHE     access to the caches: readonly, writeonly, or coherent (read and written)
 //   APPENDS   the kernel normalises, rotates and stores keys (buffers 2 .. 6); else it reads queries that kv_append or
@@ -19,7 +19,7 @@ layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
 layout(set = 0, binding = 5, std430) CACHE buffer K { K_UNIT k_cache[]; };
 layout(set = 0, binding = 6, std430) CACHE buffer V { uvec2 v_cache[]; };
 #else
-layout(set = 0, binding = 2, std430) readonly buffer Query { QUERY query[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Query { float query[]; };
 layout(set = 0, binding = 3, std430) CACHE buffer K { K_UNIT k_cache[]; };
 layout(set = 0, binding = 4, std430) CACHE buffer V { uvec2 v_cache[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };

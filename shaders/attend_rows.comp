@@ -50,7 +50,7 @@ const uint SHARED = STAGED > SCORES ? STAGED : SCORES;
 
 shared vec4 tile_s[SHARED];        // query slice [SLICE][16], key slice [SLICE][KEYS / 2] pairs; then scores
 shared vec4 alpha_s[16];           // factors of each query's values so far
-shared vec4 beta_s[16];            // at the end of a segment, of those of the segment
+shared vec4 beta_s[16];            // at the end of a segment: of that segment's values
 
 #include "kv_formats.glsl"
 

@@ -51,7 +51,8 @@ void main() {
         x_at[i] = (args.x_offset + row_in(min(row0 + (me >> 3) + 16u * i, n_row - 1u)) * args.x_stride) * 2u
             + (me & 7u);
     const uint n_half = args.n_col * 2u, n_step = n_half * 4u;
-    const uint rest = EXACT == 1u ? args.n_col * 64u : 0u;   // where what rounding left of a row begins: it comes first
+    // What rounding left of a row lies behind its halves and is summed first.
+    const uint rest = EXACT == 1u ? args.n_col * 64u : 0u;
     uvec2 next_x[NX];
     [[unroll]] for (uint i = 0u; i < NX; i++) next_x[i] = x[x_at[i] + rest];
     for (uint turn = 0u; turn < n_half * (1u + EXACT); turn++) {

@@ -1310,7 +1310,7 @@ namespace detail {
 class DefaultFloatMode {
   public:
 #if defined(__x86_64__) && defined(__GNUC__)
-    // Both units: powl() of glibc and all of mingw's libm compute on the x87.
+    // Both units: glibc's powl() and mingw's exp() compute on the x87.
     DefaultFloatMode() : saved_(_mm_getcsr()) {
         __asm__ volatile("fnstcw %0" : "=m"(saved_x87_));
         set(0x1f80, 0x037f);  // every exception masked; x87: 64-bit significands
@@ -5669,7 +5669,7 @@ inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
 
-/// e^x, rounded from double: the expf() of C libraries differ in the last bit, and texts would differ with them.
+/// e^x, computed in double and rounded: expf() differs between C libraries in the last bit, and so would texts.
 inline float exp_f32(float x) { return static_cast<float>(std::exp(double{x})); }
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 /// log(1 + e^x)
@@ -6274,7 +6274,7 @@ AUSPEX_CONST uint kChunkOctave = 128;
 // pass nor how many workgroups share a row's keys decide its bits. Multiples of the keys that a kernel takes at a time.
 AUSPEX_CONST uint kSegment = 2048;
 AUSPEX_CONST uint kSegmentOctave = 8;
-AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attend_tile: a multiple of this
+AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attention: a multiple of this
 
 // How the next token is sampled: the fields of the public Sampling by their names, except the seed and the biases.
 // device_loop.cpp copies each of them. A temperature of 0 is greedy.
@@ -6444,8 +6444,8 @@ struct AttendArgs {
     uint part_stride;   // partial results: rows per chunk, at least n_row * n_head. Prompts: queries of a kv head for
                         // which there is room, a multiple of the kernel's tile
     uint count_stride;  // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
-    uint n_part;        // attend_tile: partials of a kv head for which there is room, a multiple of kAttendRound
-    uint round;         // attend_tile, attend_join: which of the rounds
+    uint n_part;        // prompts: partials of a kv head for which there is room, a multiple of kAttendRound
+    uint round;         // prompts: which of the rounds
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
@@ -8806,24 +8806,36 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
     c->key.full_subgroups = traits.full_subgroups;
 }
 
-/// Rows of a workgroup of gemm.comp, and the time it takes where it shares the device with many. Measured on an H100.
+/// Rows per workgroup of gemm.comp, and how long one takes on a busy device, relative to the others (H100).
 struct PlainSize {
     uint32_t bm, cost;
 };
 constexpr PlainSize kPlainSizes[] = {{64, 100}, {32, 60}, {16, 36}};
+
+/// The first size with the lowest cost; null if none may be used, whose cost is UINT64_MAX. bm: required rows per
+/// workgroup; 0: any.
+template <class S, size_t kCount, class Cost>
+const S* cheapest(const S (&sizes)[kCount], uint32_t bm, const Cost& cost_of) {
+    const S* best = nullptr;
+    uint64_t best_cost = UINT64_MAX;
+    for (const S& s : sizes) {
+        const uint64_t cost = bm == 0 || s.bm == bm ? cost_of(s) : UINT64_MAX;
+        if (cost >= best_cost) continue;
+        best = &s;
+        best_cost = cost;
+    }
+    return best;
+}
 
 /// gemm.comp, the kernel for devices without matrix units. bm, n_row_of: as for best_size().
 template <class Rows>
 GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact, uint32_t bm,
                  const Rows& n_row_of) {
     GemmChoice c;
-    uint64_t best_cost = UINT64_MAX;
-    for (const PlainSize& s : kPlainSizes) {
-        const uint64_t cost = ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost;
-        if ((bm != 0 && s.bm != bm) || cost >= best_cost) continue;
-        best_cost = cost;
-        c.bm = s.bm;
-    }
+    const PlainSize* best =
+        cheapest(kPlainSizes, bm, [&](const PlainSize& s) { return ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost; });
+    AUSPEX_ASSERT(best);  // every bm that another choice may require is one of kPlainSizes
+    c.bm = best->bm;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
     c.key.group = 128;
     namespace s = spec::gemm;
@@ -8838,15 +8850,10 @@ GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool exper
 /// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
 template <class Rows>
 const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
-    const Size* best = nullptr;
-    uint64_t best_cost = 0;
-    for (const Size& s : kSizes) {
-        if (shared_bytes(s, exact) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
-        const uint64_t cost = estimate(s, traits.n_core > 0 ? traits.n_core : 64, n_row_of(s), n_tile);
-        if (best && cost >= best_cost) continue;
-        best = &s;
-        best_cost = cost;
-    }
+    const uint32_t n_core = traits.n_core > 0 ? traits.n_core : 64;
+    const Size* best = cheapest(kSizes, bm, [&](const Size& s) {
+        return shared_bytes(s, exact) > traits.max_shared_bytes ? UINT64_MAX : estimate(s, n_core, n_row_of(s), n_tile);
+    });
     AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them, for one of them if exact
     return *best;
 }
@@ -33431,12 +33438,12 @@ namespace shader_impl {
 // compiler: shaderc 2023.2-1, spirv-tools 2022.4+1.3.236.0-1, glslang 11.13.0-1
 // contract: 4246a6d823e34101
 // module: name, hash of its source, words, origin
-// module: attend_any 530bcee8b91c1ba1 4561 glslc
+// module: attend_any f446ef77d2a566ad 4561 glslc
 // module: attend_join 3d6ece8edc9234cc 2653 glslc
-// module: attend_mma d03f1dfb235b61fb 21551 glslc+khr
+// module: attend_mma b1ce364a3d42bd55 21551 glslc+khr
 // module: attend_rows_128 d602da21eb28105e 13146 glslc
 // module: attend_rows_256 a4f1d2bcf13561f0 16993 glslc
-// module: attend_step 853c6a63cc9034fe 24828 glslc
+// module: attend_step d9233902ad8ecabd 24828 glslc
 // module: attend_tile_128 37ee965b947757fa 48781 glslc+khr
 // module: attend_tile_256 017092ffba978853 64398 glslc+khr
 // module: copy_rows d3ed9728cda6e87a 1029 glslc
@@ -33479,8 +33486,8 @@ namespace shader_impl {
 // module: gemm_q8_0 d56a065a5ffe432c 5012 glslc
 // module: gemm_wide ccd7d8901422e57d 4960 glslc
 // module: keep_rows 14aa85128bd227af 775 glslc
-// module: kv_any d70a693d4736c875 8878 glslc
-// module: kv_append cee4b865d7f39edd 9776 glslc
+// module: kv_any d8ca54387dd68cf1 8878 glslc
+// module: kv_append d961c64d0fd153ac 9776 glslc
 // module: matrix_layout 57dcc25c13077703 1011 glslc+khr
 // module: matvec_bf16 9d5d712c3382e383 8408 glslc
 // module: matvec_f16 b39141f04d529e32 8416 glslc

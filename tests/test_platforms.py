@@ -172,14 +172,14 @@ class Windows(Base):
                 os.close(receiver)
                 os.close(sender)
 
-    def build(self, build, *targets, options):
+    def build(self, folder, *targets, options):
         headers = self.headers("CLI", "nlohmann", "stb", "doctest")
         found = [f"-DAUSPEX_{name}={headers}" for name in ("CLI11", "NLOHMANN", "STB", "DOCTEST")]
-        self.check(["cmake", "-S", REPO, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        self.check(["cmake", "-S", REPO, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                     f"-DCMAKE_TOOLCHAIN_FILE={REPO}/cmake/mingw.cmake", "-DAUSPEX_WERROR=ON", "-DAUSPEX_STATIC=ON",
                     "-DAUSPEX_NO_VULKAN=ON", "-DAUSPEX_UNITY_CLI=ON", "-DAUSPEX_SHARED=OFF", "-DAUSPEX_BENCH=OFF",
                     "-DAUSPEX_SERVER=OFF", *found, *options])
-        self.check(["cmake", "--build", build, "--target", *targets])
+        self.check(["cmake", "--build", folder, "--target", *targets])
 
     def check(self, command):
         done = subprocess.run(command, env={**os.environ, **self.wine, "AUSPEX_TEST_DEEP": "0"}, timeout=2400,
@@ -188,7 +188,7 @@ class Windows(Base):
 
     @unittest.skipIf(DEEP, "AUSPEX_TEST_DEEP=1 runs all of them, as they are released")
     def test_the_unit_tests_of_numbers_files_and_threads(self):
-        build = os.path.join(REPO, "build", "windows-quick")  # as is compiled in the least time
+        build = os.path.join(REPO, "build", "windows-quick")  # with the options that compile fastest
         files = "base;invariants;matmul;number;ops;packed_file;part_log;pool;session_file"
         self.build(build, "auspex_tests", options=["-DAUSPEX_UNITY_GROUPS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
                                                    f"-DAUSPEX_TEST_FILES={files}"])

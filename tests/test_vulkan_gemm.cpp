@@ -342,38 +342,40 @@ TEST_CASE("a product of many rows adds to the residual, or combines gate and up"
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        for (const uint32_t n_row : {13u, rows_of(*v), 51u}) {  // software takes 16, 32 and 64 rows a workgroup
-            const bool exact = n_row != 51;
-            CAPTURE(n_row);
-            const uint32_t d_ff = 52, d_in = 256, row_halves = exact ? 512 : 256;
-            const PackedWeights gate(Type::q8_0, d_ff, d_in, 8), up(Type::q8_0, d_ff, d_in, 9);
-            const std::vector<float> x = activations(n_row, d_in, 10);
-            const std::vector<float> norm(d_in, 4.0f);
-            Job j;
-            j.a = &gate, j.x = &x, j.norm = &norm, j.n_row = n_row, j.matrix = matrix, j.exact = exact;
-            const Product g = product(*v, j);
-            j.epilogue = vk::GemmEpilogue::add;  // the residual is y itself
-            const Product sum = product(*v, j);
-            for (size_t i = 0; i < size_t{n_row} * d_ff; i++)
-                CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
-            j.epilogue = vk::GemmEpilogue::store;
-            j.a = &up;
-            const Product u = product(*v, j);
-            j.a = &gate, j.b = &up, j.epilogue = vk::GemmEpilogue::swiglu;
-            const Product both = product(*v, j);
-            j.epilogue = vk::GemmEpilogue::swiglu_halves;
-            const Product halves = product(*v, j);
-            for (uint32_t r = 0; r < n_row; r++)
-                for (uint32_t o = 0; o < d_ff; o++) {
-                    const size_t i = size_t{r} * d_ff + o;
-                    const double want = g.y[i] / (1 + std::exp(-double{g.y[i]})) * u.y[i];
-                    CHECK(std::fabs(both.y[i] - want) <= 2e-6 * std::fabs(want) + 1e-12 * std::fabs(u.y[i]));
-                    const uint16_t* row = halves.y_halves.data() + r * row_halves + place(o);
-                    const double half =
-                        (double{f16_to_f32(row[0])} + (exact ? f16_to_f32(row[256]) : 0)) * vk::kHalvesFactor;
-                    CHECK(std::fabs(half - both.y[i]) <= std::fabs(both.y[i]) / (exact ? 2097152 : 2048) + 5e-7);
-                }
-        }
+        // Without matrix units a software device takes 16, 32 and 64 rows a workgroup.
+        for (const bool exact : {false, true})
+            for (const uint32_t n_row : {13u, rows_of(*v), 51u}) {
+                CAPTURE(exact);
+                CAPTURE(n_row);
+                const uint32_t d_ff = 52, d_in = 256, row_halves = exact ? 512 : 256;
+                const PackedWeights gate(Type::q8_0, d_ff, d_in, 8), up(Type::q8_0, d_ff, d_in, 9);
+                const std::vector<float> x = activations(n_row, d_in, 10);
+                const std::vector<float> norm(d_in, 4.0f);
+                Job j;
+                j.a = &gate, j.x = &x, j.norm = &norm, j.n_row = n_row, j.matrix = matrix, j.exact = exact;
+                const Product g = product(*v, j);
+                j.epilogue = vk::GemmEpilogue::add;  // the residual is y itself
+                const Product sum = product(*v, j);
+                for (size_t i = 0; i < size_t{n_row} * d_ff; i++)
+                    CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
+                j.epilogue = vk::GemmEpilogue::store;
+                j.a = &up;
+                const Product u = product(*v, j);
+                j.a = &gate, j.b = &up, j.epilogue = vk::GemmEpilogue::swiglu;
+                const Product both = product(*v, j);
+                j.epilogue = vk::GemmEpilogue::swiglu_halves;
+                const Product halves = product(*v, j);
+                for (uint32_t r = 0; r < n_row; r++)
+                    for (uint32_t o = 0; o < d_ff; o++) {
+                        const size_t i = size_t{r} * d_ff + o;
+                        const double want = g.y[i] / (1 + std::exp(-double{g.y[i]})) * u.y[i];
+                        CHECK(std::fabs(both.y[i] - want) <= 2e-6 * std::fabs(want) + 1e-12 * std::fabs(u.y[i]));
+                        const uint16_t* row = halves.y_halves.data() + r * row_halves + place(o);
+                        const double half =
+                            (double{f16_to_f32(row[0])} + (exact ? f16_to_f32(row[256]) : 0)) * vk::kHalvesFactor;
+                        CHECK(std::fabs(half - both.y[i]) <= std::fabs(both.y[i]) / (exact ? 2097152 : 2048) + 5e-7);
+                    }
+            }
     }
     v->finish();
 }

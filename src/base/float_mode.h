@@ -21,7 +21,7 @@ namespace detail {
 class DefaultFloatMode {
   public:
 #if defined(__x86_64__) && defined(__GNUC__)
-    // Both units: powl() of glibc and all of mingw's libm compute on the x87.
+    // Both units: glibc's powl() and mingw's exp() compute on the x87.
     DefaultFloatMode() : saved_(_mm_getcsr()) {
         __asm__ volatile("fnstcw %0" : "=m"(saved_x87_));
         set(0x1f80, 0x037f);  // every exception masked; x87: 64-bit significands

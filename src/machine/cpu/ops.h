@@ -83,7 +83,7 @@ inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
 
-/// e^x, rounded from double: the expf() of C libraries differ in the last bit, and texts would differ with them.
+/// e^x, computed in double and rounded: expf() differs between C libraries in the last bit, and so would texts.
 inline float exp_f32(float x) { return static_cast<float>(std::exp(double{x})); }
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 /// log(1 + e^x)

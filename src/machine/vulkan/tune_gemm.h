@@ -111,24 +111,36 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
     c->key.full_subgroups = traits.full_subgroups;
 }
 
-/// Rows of a workgroup of gemm.comp, and the time it takes where it shares the device with many. Measured on an H100.
+/// Rows per workgroup of gemm.comp, and how long one takes on a busy device, relative to the others (H100).
 struct PlainSize {
     uint32_t bm, cost;
 };
 constexpr PlainSize kPlainSizes[] = {{64, 100}, {32, 60}, {16, 36}};
+
+/// The first size with the lowest cost; null if none may be used, whose cost is UINT64_MAX. bm: required rows per
+/// workgroup; 0: any.
+template <class S, size_t kCount, class Cost>
+const S* cheapest(const S (&sizes)[kCount], uint32_t bm, const Cost& cost_of) {
+    const S* best = nullptr;
+    uint64_t best_cost = UINT64_MAX;
+    for (const S& s : sizes) {
+        const uint64_t cost = bm == 0 || s.bm == bm ? cost_of(s) : UINT64_MAX;
+        if (cost >= best_cost) continue;
+        best = &s;
+        best_cost = cost;
+    }
+    return best;
+}
 
 /// gemm.comp, the kernel for devices without matrix units. bm, n_row_of: as for best_size().
 template <class Rows>
 GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact, uint32_t bm,
                  const Rows& n_row_of) {
     GemmChoice c;
-    uint64_t best_cost = UINT64_MAX;
-    for (const PlainSize& s : kPlainSizes) {
-        const uint64_t cost = ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost;
-        if ((bm != 0 && s.bm != bm) || cost >= best_cost) continue;
-        best_cost = cost;
-        c.bm = s.bm;
-    }
+    const PlainSize* best =
+        cheapest(kPlainSizes, bm, [&](const PlainSize& s) { return ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost; });
+    AUSPEX_ASSERT(best);  // every bm that another choice may require is one of kPlainSizes
+    c.bm = best->bm;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
     c.key.group = 128;
     namespace s = spec::gemm;
@@ -143,15 +155,10 @@ GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool exper
 /// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
 template <class Rows>
 const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
-    const Size* best = nullptr;
-    uint64_t best_cost = 0;
-    for (const Size& s : kSizes) {
-        if (shared_bytes(s, exact) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
-        const uint64_t cost = estimate(s, traits.n_core > 0 ? traits.n_core : 64, n_row_of(s), n_tile);
-        if (best && cost >= best_cost) continue;
-        best = &s;
-        best_cost = cost;
-    }
+    const uint32_t n_core = traits.n_core > 0 ? traits.n_core : 64;
+    const Size* best = cheapest(kSizes, bm, [&](const Size& s) {
+        return shared_bytes(s, exact) > traits.max_shared_bytes ? UINT64_MAX : estimate(s, n_core, n_row_of(s), n_tile);
+    });
     AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them, for one of them if exact
     return *best;
 }
