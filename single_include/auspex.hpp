@@ -4674,6 +4674,63 @@ class SpanReader : public StateReader {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ------------------------------------------------------------------------- src/machine/bulk_copy.h
+
+// machine/bulk_copy: memcpy for bytes that nobody reads soon.
+//
+// What    bulk_copy(): states and rows on their way to and from host memory.
+// Thread  pure functions.
+// Tests   tests/test_bulk_copy.cpp
+//
+// Why     memcpy of a page goes through the caches: each line of the target is read before it is written, and pushes
+//         out what is in use. One thread of a Xeon (Sapphire Rapids) copied 6.6 GB/s that way and 14.6 past the caches.
+
+#if defined(__SSE2__) || defined(_M_X64)
+#include <emmintrin.h>
+#endif
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+#if defined(__SSE2__) || defined(_M_X64)
+/// Where this much is copied at once, the caches are of no use.
+constexpr uint64_t kBulkBytes = 4096;
+
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+    if (n < kBulkBytes) {
+        if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+        return;
+    }
+    constexpr uint64_t kLine = 64;
+    std::byte* out = static_cast<std::byte*>(to);
+    const std::byte* in = static_cast<const std::byte*>(from);
+    const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine;
+    std::memcpy(out, in, static_cast<size_t>(head));
+    uint64_t at = head;
+    for (; at + kLine <= n; at += kLine) {
+        const __m128i* line = reinterpret_cast<const __m128i*>(in + at);
+        __m128i* place = reinterpret_cast<__m128i*>(out + at);
+        const __m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1), c = _mm_loadu_si128(line + 2),
+                      d = _mm_loadu_si128(line + 3);
+        _mm_stream_si128(place, a);
+        _mm_stream_si128(place + 1, b);
+        _mm_stream_si128(place + 2, c);
+        _mm_stream_si128(place + 3, d);
+    }
+    std::memcpy(out + at, in + at, static_cast<size_t>(n - at));
+    _mm_sfence();  // before anyone is told that the bytes are there
+}
+#else
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+}
+#endif
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // --------------------------------------------------------------------------- src/machine/backend.h
 
 // machine/backend: the interface between the engine and what runs a model.
@@ -4869,6 +4926,12 @@ class StateSaver {
 /// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
 enum class StatePart : uint8_t { trunk, draft };
 
+/// KV rows first .. first + n - 1 of a part.
+struct PartRows {
+    StatePart part = StatePart::trunk;
+    uint32_t first = 0, n = 0;
+};
+
 /// One sequence on a device: caches, state, scratch. All memory is taken when it is opened, except by draft_head().
 class Context {
   public:
@@ -4888,20 +4951,24 @@ class Context {
     /// call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
     // A sequence as bytes. Its rows can be cut at any row; its state belongs to one row alone.
-    /// How save_rows() orders its bytes: n rows are, for each piece, n times that many bytes. Of the caches that keep
+    /// How save_rows() orders the bytes of a range: for each piece, n times that many bytes. Of the caches that keep
     /// every row; kv.h says which.
     virtual std::vector<uint64_t> row_pieces(StatePart part) const = 0;
     /// Bytes of everything else after n_row rows: recurrent state, convolution inputs, caches with a window. The most
     /// at n_context rows.
     virtual uint64_t state_bytes(StatePart part, uint32_t n_row) const = 0;
-    /// KV rows first .. first + n - 1, which must have been written. errors: device_lost, those of `to`.
-    virtual Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) = 0;
+    /// Rows that have been written, one range after the other. errors: device_lost, those of `to`.
+    virtual Status save_rows(Span<const PartRows> rows, StateWriter& to) = 0;
     /// Applies the committed records first: commit() cannot be called again. n_row: the history's. errors: the same.
     virtual Status save_state(StatePart part, uint32_t n_row, StateWriter& to) = 0;
     /// Nothing but these rows changes. errors: device_lost, those of `from`; the rows are undefined then.
-    virtual Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) = 0;
+    virtual Status restore_rows(Span<const PartRows> rows, StateReader& from) = 0;
     /// The history becomes n_row rows long. errors: the same; the state is undefined then: reset(), or restore again.
     virtual Status restore_state(StatePart part, uint32_t n_row, StateReader& from) = 0;
+    Status save_rows(const PartRows& rows, StateWriter& to) { return save_rows(Span<const PartRows>(&rows, 1), to); }
+    Status restore_rows(const PartRows& rows, StateReader& from) {
+        return restore_rows(Span<const PartRows>(&rows, 1), from);
+    }
     /// Bytes of one row: the sum of row_pieces().
     uint64_t kv_row_bytes(StatePart part) const;
     /// Rows and state of the trunk, one after the other.
@@ -5990,9 +6057,9 @@ class CpuContext : public Context {
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
     std::vector<uint64_t> row_pieces(StatePart part) const override;
     uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
-    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_rows(Span<const PartRows> rows, StateWriter& to) override;
     Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
-    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_rows(Span<const PartRows> rows, StateReader& from) override;
     Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
@@ -6037,7 +6104,7 @@ class CpuContext : public Context {
     void apply_pending();
     // context_state.cpp; visit: Status(void* at, uint64_t bytes).
     template <class F>
-    Status each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const;
+    Status each_row_part(Span<const PartRows> rows, F visit) const;
     template <class F>
     Status each_state_part(StatePart part, uint32_t n_row, F visit) const;
 
@@ -7785,7 +7852,8 @@ class Transfer {
     /// Each region to its counterpart, in one submission.
     Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
-    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Afterwards all
+    /// is read; what is written is seen by submissions to come.
     Status read(Span<const Region> from, StateWriter& to);
     Status write(Span<const Region> to, StateReader& from);
     /// Copies the regions one after the other to `to`, in host memory; wait() for the value returned. Other submissions
@@ -7800,12 +7868,15 @@ class Transfer {
         VkCommandBuffer commands = VK_NULL_HANDLE;
         uint64_t value = 0;  ///< timeline value of its last submission
         Region staging;
+        VkBuffer to = VK_NULL_HANDLE, from = VK_NULL_HANDLE;  ///< of `copies`
+        std::vector<VkBufferCopy> copies;                     ///< to be recorded
     };
     class Gather;
     Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);
-    void copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes);
+    void add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes);
+    void record_copies(Half& half);
     Status flush(const Region& r, uint64_t bytes, bool to_device);
     GpuRef gpu_;
     Timeline timeline_;
@@ -9678,9 +9749,9 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
     std::vector<uint64_t> row_pieces(StatePart part) const override;
     uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
-    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_rows(Span<const PartRows> rows, StateWriter& to) override;
     Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
-    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_rows(Span<const PartRows> rows, StateReader& from) override;
     Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
@@ -9788,7 +9859,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     // context_state.cpp
     Status submit_pending();
     Status apply_pending();
-    std::vector<Region> row_regions(StatePart part, uint32_t first, uint32_t n) const;
+    std::vector<Region> row_regions(Span<const PartRows> rows) const;
     std::vector<Region> state_regions(StatePart part, uint32_t n_row) const;
     Status begin_restore();
     Status write_saved();
@@ -10675,6 +10746,12 @@ struct PrefixOptions {
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
+/// Rows first .. first + n of a context, kept in host memory under a number.
+struct ParkedBlock {
+    uint32_t item = 0;
+    size_t first = 0, n = 0;
+};
+
 /// Copies what a PrefixTree decides. Items are small numbers, those of states and of row blocks apart; a number is used
 /// again after its drop. A failed keep or park means that the tree goes on without that item. A failed load or restore
 /// ends sync() with its Status.
@@ -10691,8 +10768,8 @@ class RowStore {
         return true;
     }
     virtual void drop_state(uint32_t item) = 0;
-    /// Copies the rows first .. first + n of the context away; they will be overwritten. Not dropped if it fails.
-    virtual Status park_rows(uint32_t item, size_t first, size_t n) = 0;
+    /// Copies rows of the context away; they will be overwritten. If it fails no block is parked, and none is dropped.
+    virtual Status park_rows(Span<const ParkedBlock> blocks) = 0;
     /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
     virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
     virtual void drop_rows(uint32_t item) = 0;
@@ -10877,7 +10954,8 @@ class PrefixTree {
     void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);
     void leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies);
     ParkedRows* find_pending(const Copy& copy);
-    void park(const Copy& copy);
+    void park(Span<const Copy> copies);
+    size_t swap_blocks() const;
     void fit(uint64_t slack);
     uint32_t worst() const;
     bool is_pinned(uint32_t i) const;
@@ -11504,7 +11582,7 @@ class StateStore : public RowStore {
     bool is_whole(uint32_t item) override;
     Status load_state(uint32_t item, size_t row) override;
     void drop_state(uint32_t item) override;
-    Status park_rows(uint32_t item, size_t first, size_t n) override;
+    Status park_rows(Span<const ParkedBlock> blocks) override;
     Status restore_rows(uint32_t item, size_t first, size_t n) override;
     void drop_rows(uint32_t item) override;
     void drop_all() override;
@@ -11550,8 +11628,9 @@ class StateStore : public RowStore {
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
     Status read_hidden(const Facts& facts, std::vector<float>* to);
-    Status begin_keep(uint32_t item);
+    Status begin_keep(uint32_t item, size_t row);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
+    uint64_t row_bytes() const;
 
     Trunk& trunk_;
     MtpCache& cache_;
@@ -11563,8 +11642,8 @@ class StateStore : public RowStore {
     std::vector<State> states_;   ///< by item
     uint64_t n_kept_ = 0;         ///< states so far
     std::unique_ptr<Pending> pending_;
-    std::vector<Rows> rows_;           ///< by item
-    std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
+    std::vector<Rows> rows_;        ///< by item
+    std::vector<uint64_t> pieces_;  ///< Context::row_pieces of the trunk, then of the draft blocks
 };
 
 }  // namespace detail
@@ -23415,7 +23494,7 @@ Status Context::save(uint32_t n_row, std::vector<std::byte>* to) {
     const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
     to->reserve(to->size() + static_cast<size_t>(bytes));
     VectorWriter writer(to);
-    AUSPEX_TRY(save_rows(StatePart::trunk, 0, n_row, writer));
+    AUSPEX_TRY(save_rows({StatePart::trunk, 0, n_row}, writer));
     return save_state(StatePart::trunk, n_row, writer);
 }
 
@@ -23425,7 +23504,7 @@ Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
         return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
                     bytes, "; it belongs to another model or version");
     SpanReader reader(from);
-    AUSPEX_TRY(restore_rows(StatePart::trunk, 0, n_row, reader));
+    AUSPEX_TRY(restore_rows({StatePart::trunk, 0, n_row}, reader));
     return restore_state(StatePart::trunk, n_row, reader);
 }
 
@@ -30013,12 +30092,15 @@ void CpuContext::apply_pending() {
 }
 
 template <class F>
-Status CpuContext::each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const {
-    for (SlotId id = 0; id < kv_.size(); ++id) {
-        const KvCache& c = kv_[id];
-        if (mtp_only_[id] != (part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context)) continue;
-        AUSPEX_TRY(visit(c.k + first * c.shape.k_bytes, n * c.shape.k_bytes));
-        AUSPEX_TRY(visit(c.v + first * c.shape.v_bytes, n * c.shape.v_bytes));
+Status CpuContext::each_row_part(Span<const PartRows> rows, F visit) const {
+    for (const PartRows& r : rows) {
+        for (SlotId id = 0; id < kv_.size(); ++id) {
+            const KvCache& c = kv_[id];
+            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context))
+                continue;
+            AUSPEX_TRY(visit(c.k + r.first * c.shape.k_bytes, r.n * c.shape.k_bytes));
+            AUSPEX_TRY(visit(c.v + r.first * c.shape.v_bytes, r.n * c.shape.v_bytes));
+        }
     }
     return {};
 }
@@ -30055,7 +30137,8 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
 
 std::vector<uint64_t> CpuContext::row_pieces(StatePart part) const {
     std::vector<uint64_t> pieces;
-    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
+    const PartRows row{part, 0, 1};
+    (void)each_row_part({&row, 1}, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
     return pieces;
 }
 
@@ -30065,8 +30148,8 @@ uint64_t CpuContext::state_bytes(StatePart part, uint32_t n_row) const {
     return bytes;
 }
 
-Status CpuContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
-    return each_row_part(part, first, n, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
+Status CpuContext::save_rows(Span<const PartRows> rows, StateWriter& to) {
+    return each_row_part(rows, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
 }
 
 Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
@@ -30074,8 +30157,8 @@ Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
     return each_state_part(part, n_row, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
 }
 
-Status CpuContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
-    return each_row_part(part, first, n, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
+Status CpuContext::restore_rows(Span<const PartRows> rows, StateReader& from) {
+    return each_row_part(rows, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
 }
 
 Status CpuContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
@@ -32932,6 +33015,7 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
 Status Transfer::begin(uint32_t half) {
     Half& h = half_[half];
     if (Status s = timeline_.wait(h.value); !s.ok()) return s;
+    h.copies.clear();
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
@@ -32948,6 +33032,7 @@ Status Transfer::begin(uint32_t half) {
 
 Status Transfer::send(uint32_t half) {
     Half& h = half_[half];
+    record_copies(h);
     VkMemoryBarrier b{};
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
@@ -32959,9 +33044,19 @@ Status Transfer::send(uint32_t half) {
     return timeline_.submit(h.commands).get(h.value);
 }
 
-void Transfer::copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes) {
-    const VkBufferCopy piece{from.offset, to.offset, bytes};
-    gpu_->vk.vkCmdCopyBuffer(commands, from.buffer, to.buffer, 1, &piece);
+/// Copies between the same buffers are one command: 64 commands for 2 MiB take the host 20 us and a GPU twice that.
+void Transfer::add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes) {
+    if (to.buffer != half.to || from.buffer != half.from) record_copies(half);
+    half.to = to.buffer;
+    half.from = from.buffer;
+    half.copies.push_back({from.offset, to.offset, bytes});
+}
+
+void Transfer::record_copies(Half& half) {
+    if (half.copies.empty()) return;
+    gpu_->vk.vkCmdCopyBuffer(half.commands, half.from, half.to, static_cast<uint32_t>(half.copies.size()),
+                             half.copies.data());
+    half.copies.clear();
 }
 
 // Makes host writes visible to the device, or device writes to the host, where memory is not coherent.
@@ -33012,7 +33107,7 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         if (Status s = fill(staging.mapped, at, n); !s.ok()) return s;
         if (Status s = flush(staging, n, true); !s.ok()) return s;
         if (Status s = begin(half); !s.ok()) return s;
-        copy_now(half_[half].commands, to.part(at, n), staging, n);
+        add_copy(half_[half], to.part(at, n), staging, n);
         if (Status s = send(half); !s.ok()) return s;
     }
     return {};
@@ -33058,7 +33153,7 @@ Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
     next_ ^= 1u;
     if (Status s = begin(half); !s.ok()) return s;
     for (size_t i = 0; i < from.size(); ++i)
-        if (from[i].bytes != 0) copy_now(half_[half].commands, to[i], from[i], from[i].bytes);
+        if (from[i].bytes != 0) add_copy(half_[half], to[i], from[i], from[i].bytes);
     return send(half);
 }
 
@@ -33079,7 +33174,7 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
         const uint32_t half = next_;
         next_ ^= 1u;
         if (Status s = begin(half); !s.ok()) return s;
-        copy_now(half_[half].commands, half_[half].staging, from.part(at, n), n);
+        add_copy(half_[half], half_[half].staging, from.part(at, n), n);
         if (Status s = send(half); !s.ok()) return s;
         if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
         if (Status s = flush(half_[half].staging, n, false); !s.ok()) return s;
@@ -33134,7 +33229,7 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
         if (more) {
             AUSPEX_TRY(begin(half));
             n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
-                copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
+                add_copy(half_[half], half_[half].staging.part(at, r.bytes), r, r.bytes);
             });
             AUSPEX_TRY(send(half));
         }
@@ -33155,9 +33250,10 @@ Result<uint64_t> Transfer::begin_read(Span<const Region> from, const Region& to)
     AUSPEX_TRY(begin(half));
     uint64_t at = 0;
     for (const Region& r : from) {
-        copy_now(half_[half].commands, to.part(at, r.bytes), r, r.bytes);
+        add_copy(half_[half], to.part(at, r.bytes), r, r.bytes);
         at += r.bytes;
     }
+    record_copies(half_[half]);
     // Kernels that are submitted later write only when this was read.
     gpu_->vk.vkCmdPipelineBarrier(half_[half].commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
                                   VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 0, nullptr,
@@ -33184,13 +33280,13 @@ Status Transfer::write(Span<const Region> to, StateReader& from) {
         next_ ^= 1u;
         group.clear();
         const uint64_t n = groups.next([&](const Region& r, uint64_t at) { group.emplace_back(r, at); });
-        if (n == 0) return finish();
+        if (n == 0) return {};
         const Region& staging = half_[half].staging;
         AUSPEX_TRY(timeline_.wait(half_[half].value));
         AUSPEX_TRY(from.read(staging.mapped, n));
         AUSPEX_TRY(flush(staging, n, true));
         AUSPEX_TRY(begin(half));
-        for (const auto& [r, at] : group) copy_now(half_[half].commands, r, staging.part(at, r.bytes), r.bytes);
+        for (const auto& [r, at] : group) add_copy(half_[half], r, staging.part(at, r.bytes), r.bytes);
         AUSPEX_TRY(send(half));
     }
 }
@@ -48487,13 +48583,15 @@ Status VulkanContext::apply_pending() {
     return barrier();
 }
 
-std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, uint32_t n) const {
+std::vector<Region> VulkanContext::row_regions(Span<const PartRows> rows) const {
     using namespace context_impl;
     std::vector<Region> regions;
-    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
-        const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
-        if (of_draft(*model_->plan, id) == (part == StatePart::draft)) add_slots(kv, first, n, &regions);
+    for (const PartRows& r : rows) {
+        for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
+            const Buffers::Kv& kv = buffers_.kv[id];
+            if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
+            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, r.first, r.n, &regions);
+        }
     }
     return regions;
 }
@@ -48516,7 +48614,8 @@ std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row)
 
 std::vector<uint64_t> VulkanContext::row_pieces(StatePart part) const {
     std::vector<uint64_t> pieces;
-    for (const Region& r : row_regions(part, 0, 1)) pieces.push_back(r.bytes);
+    const PartRows row{part, 0, 1};
+    for (const Region& r : row_regions({&row, 1})) pieces.push_back(r.bytes);
     return pieces;
 }
 
@@ -48524,11 +48623,11 @@ uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
     return context_impl::sum_bytes(state_regions(part, n_row));
 }
 
-Status VulkanContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+Status VulkanContext::save_rows(Span<const PartRows> rows, StateWriter& to) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
-    return transfer_.read(row_regions(part, first, n), to);
+    return transfer_.read(row_regions(rows), to);
 }
 
 Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
@@ -48582,9 +48681,9 @@ Status VulkanContext::begin_restore() {
     return {};
 }
 
-Status VulkanContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+Status VulkanContext::restore_rows(Span<const PartRows> rows, StateReader& from) {
     AUSPEX_TRY(begin_restore());
-    return transfer_.write(row_regions(part, first, n), from);
+    return transfer_.write(row_regions(rows), from);
 }
 
 Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
@@ -48604,7 +48703,8 @@ Status VulkanContext::copy(Context& other, uint32_t n_row, uint32_t n_kept) {
     n_pending_ = 0;
     forget_rows();
     for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
-        AUSPEX_TRY(transfer_.copy(row_regions(part, 0, n_kept), from.row_regions(part, 0, n_kept)));
+        const PartRows kept{part, 0, n_kept};
+        AUSPEX_TRY(transfer_.copy(row_regions({&kept, 1}), from.row_regions({&kept, 1})));
         AUSPEX_TRY(transfer_.copy(state_regions(part, n_row), from.state_regions(part, n_row)));
     }
     return transfer_.finish();
@@ -51809,7 +51909,7 @@ void PrefixTree::make_room(size_t n) {
     const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
     leave_rows(n_row_, std::min(end, options_.n_context), &copies);
     fit(0);
-    for (const Copy& copy : copies) park(copy);
+    park(copies);
     update_clear_end();
     changing_ = false;
 }
@@ -52047,27 +52147,45 @@ ParkedRows* PrefixTree::find_pending(const Copy& copy) {
     return at == parked.end() || at->begin != copy.row || at->block != kNoBlock ? nullptr : &*at;
 }
 
-void PrefixTree::park(const Copy& copy) {
-    ParkedRows* at = find_pending(copy);
-    if (!at) return;
-    if (free_blocks_.empty()) {
-        free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
-        blocks_.emplace_back();
+/// Copies what these copies park, all at once; what cannot be parked is lost with the states that rest on it.
+void PrefixTree::park(Span<const Copy> copies) {
+    uint64_t held = held_;
+    for (const Copy& copy : copies) {
+        const ParkedRows* at = find_pending(copy);
+        if (!at) continue;
+        held += block_bytes(at->end - at->begin);
+        if (held <= options_.budget_bytes) continue;
+        held -= block_bytes(at->end - at->begin);
+        failed(Status(Code::out_of_memory, "no room for rows in the budget"));
+        drop_states_above(copy.run, copy.row);
     }
-    const uint32_t id = free_blocks_.back();
-    const size_t n = at->end - at->begin;
-    const Status s = held_ + block_bytes(n) > options_.budget_bytes
-                         ? Status(Code::out_of_memory, "no room for rows in the budget")
-                         : store_->park_rows(id, at->begin, n);
+    std::vector<ParkedBlock> blocks;
+    std::vector<ParkedRows*> rows;
+    for (const Copy& copy : copies) {
+        ParkedRows* at = find_pending(copy);
+        if (!at) continue;
+        if (free_blocks_.empty()) {
+            free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
+            blocks_.emplace_back();
+        }
+        blocks.push_back({free_blocks_.back(), at->begin, at->end - at->begin});
+        rows.push_back(at);
+        free_blocks_.pop_back();
+    }
+    const Status s = blocks.empty() ? Status() : store_->park_rows(blocks);
     if (!s.ok()) {
         failed(s);
-        return drop_states_above(copy.run, copy.row);
+        for (const ParkedBlock& b : blocks) free_blocks_.push_back(b.item);
+        for (const Copy& copy : copies)
+            if (find_pending(copy)) drop_states_above(copy.run, copy.row);
+        return;
     }
-    free_blocks_.pop_back();
-    at->block = id;
-    blocks_[id] = {1, n};
-    rows_parked_ += n;
-    add_held(block_bytes(n));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+        rows[i]->block = blocks[i].item;
+        blocks_[blocks[i].item] = {1, blocks[i].n};
+        rows_parked_ += blocks[i].n;
+        add_held(block_bytes(blocks[i].n));
+    }
 }
 
 // ----------------------------------------------------------------------------------------- budget
@@ -52451,7 +52569,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
     leave_rows(n_row_, report.n_row, &copies);
-    fit(credit_ != 0 ? block_bytes(options_.grid) : 0);  // one block more while rows change places
+    fit(credit_ != 0 ? swap_blocks() * block_bytes(options_.grid) : 0);
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);
     credit_ = 0;
@@ -52482,8 +52600,15 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
     copies->insert(copies->end(), leaving.begin(), leaving.end());
 }
 
-/// Copies so that never more is held than before or after: first what frees memory only, then block by block what
-/// changes places, last what takes memory only.
+/// Blocks that are parked at once, beyond what fits, where rows change places.
+size_t PrefixTree::swap_blocks() const {
+    constexpr uint64_t kShare = 64, kMaxBlocks = 8;  // of the budget
+    const uint64_t fit = options_.budget_bytes / kShare / std::max<uint64_t>(1, block_bytes(options_.grid));
+    return static_cast<size_t>(std::min(kMaxBlocks, std::max<uint64_t>(1, fit)));
+}
+
+/// Copies so that little more is held than before or after: first what frees memory only, then some blocks at a time
+/// what changes places, last what takes memory only.
 Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
     std::vector<size_t> parks, restores;
     for (const Copy& copy : copies) (copy.park ? parks : restores).push_back(copy.row / options_.grid);
@@ -52494,17 +52619,19 @@ Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
         const bool swapped = std::binary_search(others.begin(), others.end(), copy.row / options_.grid);
         copy.phase = swapped ? 1 : copy.park ? 2 : 0;
     }
-    const size_t grid = options_.grid;
-    std::sort(copies.begin(), copies.end(), [grid](const Copy& a, const Copy& b) {
+    const size_t n_swap = swap_blocks() * options_.grid;
+    std::sort(copies.begin(), copies.end(), [n_swap](const Copy& a, const Copy& b) {
         if (a.phase != b.phase) return a.phase < b.phase;
-        if (a.row / grid != b.row / grid) return a.row < b.row;
+        if (a.phase == 1 && a.row / n_swap != b.row / n_swap) return a.row < b.row;
         return a.park != b.park ? a.park : a.row < b.row;
     });
-    for (const Copy& copy : copies) {
-        if (copy.park)
-            park(copy);
+    for (size_t i = 0, end = 0; i < copies.size(); i = end) {
+        while (end < copies.size() && copies[end].park == copies[i].park) ++end;
+        const Span<const Copy> alike = Span<const Copy>(copies).subspan(i, end - i);
+        if (alike[0].park)
+            park(alike);
         else
-            AUSPEX_TRY(restore(copy));
+            for (const Copy& copy : alike) AUSPEX_TRY(restore(copy));
     }
     return {};
 }
@@ -53592,24 +53719,35 @@ void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit)
     }
 }
 
-/// Fills pages one after the other.
+/// Fills the pages of states and blocks one after the other.
 class StateStore::Writer : public StateWriter {
   public:
-    Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    struct Target {
+        const Pages* pages;
+        uint64_t bytes;
+    };
+    Writer(const StateStore& store, std::vector<Target> targets) : store_(store), targets_(std::move(targets)) {}
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
-        store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
-            std::memcpy(to, bytes, static_cast<size_t>(k));
-            bytes += k;
-        });
-        n_ += n;
+        while (n != 0) {
+            const Target& target = targets_[i_];
+            const uint64_t k = std::min(n, target.bytes - at_);
+            store_.each_span(*target.pages, at_, k, [&](std::byte* to, uint64_t n_span) {
+                bulk_copy(to, bytes, n_span);
+                bytes += n_span;
+            });
+            n -= k;
+            at_ += k;
+            if (at_ == target.bytes) ++i_, at_ = 0;
+        }
         return {};
     }
 
   private:
     const StateStore& store_;
-    const Pages& pages_;
-    uint64_t n_ = 0;
+    std::vector<Target> targets_;
+    size_t i_ = 0;
+    uint64_t at_ = 0;  ///< of target i
 };
 
 /// A state that the context still copies.
@@ -53625,7 +53763,7 @@ class StateStore::Reader : public StateReader {
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
-            std::memcpy(bytes, from, static_cast<size_t>(k));
+            bulk_copy(bytes, from, k);
             bytes += k;
         });
         n_ += n;
@@ -53642,9 +53780,8 @@ class StateStore::Reader : public StateReader {
 /// Some rows of a block: a part of each piece.
 class StateStore::RowReader : public StateReader {
   public:
-    /// at: where the part of the block begins.
-    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, uint64_t at, size_t skip, size_t n)
-        : block_(block), pieces_(pieces), n_block_(n_block), at_(at), skip_(skip), n_(n) {}
+    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, size_t skip, size_t n)
+        : block_(block), pieces_(pieces), n_block_(n_block), skip_(skip), n_(n) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         while (n != 0) {
@@ -53665,10 +53802,9 @@ class StateStore::RowReader : public StateReader {
   private:
     Reader& block_;
     const std::vector<uint64_t>& pieces_;
-    size_t n_block_;
-    uint64_t at_;
-    size_t skip_, n_;
+    size_t n_block_, skip_, n_;
     size_t i_ = 0;       ///< piece
+    uint64_t at_ = 0;    ///< where it begins in the block
     uint64_t done_ = 0;  ///< bytes of it
 };
 
@@ -53684,8 +53820,8 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     if (bytes != 0) AUSPEX_TRY(arena_.take(huge_.unless(allocator, bytes), bytes, "a session's checkpoints", false));
     free_.reserve(static_cast<size_t>(n_page));
     drop_all();
-    for (const StatePart part : {StatePart::trunk, StatePart::draft})
-        pieces_[static_cast<size_t>(part)] = trunk_.context().row_pieces(part);
+    pieces_ = trunk_.context().row_pieces(StatePart::trunk);
+    for (const uint64_t piece : trunk_.context().row_pieces(StatePart::draft)) pieces_.push_back(piece);
     return {};
 }
 
@@ -53730,6 +53866,12 @@ uint64_t StateStore::bytes_at(size_t row, bool has_hidden) const {
            (has_hidden ? d_model_ * sizeof(float) : 0);
 }
 
+uint64_t StateStore::row_bytes() const {
+    uint64_t bytes = 0;
+    for (const uint64_t piece : pieces_) bytes += piece;
+    return bytes;
+}
+
 StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
 
 /// An item with pages for a state at `row`.
@@ -53749,18 +53891,18 @@ Status StateStore::keep_state(uint32_t item, size_t row) {
     state->facts = live_facts(row);
     Status s;
     if (trunk_.context().state_saver()) {
-        s = begin_keep(item);
+        s = begin_keep(item, row);
     } else {
-        Writer to(*this, state->pages);
+        Writer to(*this, {{&state->pages, bytes_at(row, true)}});
         s = write_live(state->facts, to);
     }
     if (!s.ok()) give_back(&state->pages);
     return s;
 }
 
-Status StateStore::begin_keep(uint32_t item) {
+Status StateStore::begin_keep(uint32_t item, size_t row) {
     State& state = states_[item];
-    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, state.pages)});
+    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, {{&state.pages, bytes_at(row, true)}})});
     AUSPEX_TRY(read_hidden(state.facts, &pending->hidden));
     AUSPEX_TRY(trunk_.begin_save(pending->to));
     state.whole = false;
@@ -53843,35 +53985,37 @@ void StateStore::drop_state(uint32_t item) {
     give_back(&states_[item].pages);
 }
 
-Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
-    if (rows_.size() <= item) rows_.resize(item + 1);
-    Rows& rows = rows_[item];
-    Context& context = trunk_.context();
-    const uint64_t bytes = n * (context.kv_row_bytes(StatePart::trunk) + context.kv_row_bytes(StatePart::draft));
-    AUSPEX_TRY(take(bytes, &rows.pages));
-    rows.first = first;
-    rows.n = n;
-    Writer to(*this, rows.pages);
-    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
-    Status s = trunk_.track(context.save_rows(StatePart::trunk, at, count, to));
-    if (s.ok()) s = trunk_.track(context.save_rows(StatePart::draft, at, count, to));
-    if (!s.ok()) give_back(&rows.pages);
+Status StateStore::park_rows(Span<const ParkedBlock> blocks) {
+    for (const ParkedBlock& b : blocks)
+        if (rows_.size() <= b.item) rows_.resize(b.item + 1);
+    std::vector<Writer::Target> targets;
+    std::vector<PartRows> ranges;
+    Status s;
+    for (const ParkedBlock& b : blocks) {
+        Rows& rows = rows_[b.item];
+        const uint64_t bytes = b.n * row_bytes();
+        if (s.ok()) s = take(bytes, &rows.pages);
+        rows.first = b.first;
+        rows.n = b.n;
+        targets.push_back({&rows.pages, bytes});
+        for (const StatePart part : {StatePart::trunk, StatePart::draft})
+            ranges.push_back({part, static_cast<uint32_t>(b.first), static_cast<uint32_t>(b.n)});
+    }
+    Writer to(*this, std::move(targets));
+    if (s.ok()) s = trunk_.track(trunk_.context().save_rows(ranges, to));
+    for (const ParkedBlock& b : blocks)
+        if (!s.ok()) give_back(&rows_[b.item].pages);
     return s;
 }
 
 Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
     const Rows& rows = rows_[item];
     trunk_.rows_copied(first, n);
-    Context& context = trunk_.context();
-    uint64_t at = 0;
-    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
-        Reader block(*this, rows.pages);
-        RowReader from(block, pieces_[static_cast<size_t>(part)], rows.n, at, first - rows.first, n);
-        AUSPEX_TRY(
-            trunk_.track(context.restore_rows(part, static_cast<uint32_t>(first), static_cast<uint32_t>(n), from)));
-        at += rows.n * context.kv_row_bytes(part);
-    }
-    return {};
+    Reader block(*this, rows.pages);
+    RowReader from(block, pieces_, rows.n, first - rows.first, n);
+    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
+    const PartRows ranges[] = {{StatePart::trunk, at, count}, {StatePart::draft, at, count}};
+    return trunk_.track(trunk_.context().restore_rows({ranges, 2}, from));
 }
 
 void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }
@@ -55280,7 +55424,7 @@ class FileSaver {
 
     Status write_rows(StatePart part, const LogPart& rows, StateWriter& to) {
         return s_.trunk->track(
-            s_.context->save_rows(part, static_cast<uint32_t>(rows.first), static_cast<uint32_t>(rows.n), to));
+            s_.context->save_rows({part, static_cast<uint32_t>(rows.first), static_cast<uint32_t>(rows.n)}, to));
     }
 
     Status write_kept(const Wanted& w, StateWriter& to) {
@@ -55389,7 +55533,7 @@ class FileLoader {
             PartReader from(c_.log, p);
             s_.trunk->rows_copied(static_cast<size_t>(p.first), static_cast<size_t>(p.n));
             AUSPEX_TRY(s_.trunk->track(
-                s_.context->restore_rows(part, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.n), from)));
+                s_.context->restore_rows({part, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.n)}, from)));
             AUSPEX_TRY(from.finish());
         }
         return {};
@@ -56595,9 +56739,9 @@ Status pipe_rows(Impl& from, Impl& to, StatePart part, uint32_t n_kept, Pieces* 
         const uint32_t n = std::min(kRowsAtOnce, n_max - at);
         bytes->clear();
         VectorWriter writer(bytes);
-        AUSPEX_TRY(from.trunk->track(from.context->save_rows(part, at, n, writer)));
+        AUSPEX_TRY(from.trunk->track(from.context->save_rows({part, at, n}, writer)));
         SpanReader reader(*bytes);
-        AUSPEX_TRY(to.trunk->track(to.context->restore_rows(part, at, n, reader)));
+        AUSPEX_TRY(to.trunk->track(to.context->restore_rows({part, at, n}, reader)));
     }
     return {};
 }

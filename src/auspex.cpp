@@ -100,6 +100,7 @@
 
 // machine
 #include "machine/state_stream.h"
+#include "machine/bulk_copy.h"
 #include "machine/backend.h"
 #include "machine/backend.cpp"
 #include "machine/kv.h"

@@ -51,14 +51,19 @@ class FakeStore : public auspex::detail::RowStore {
         CHECK(states.erase(item) == 1);
         held -= options.state_bytes;
     }
-    Status park_rows(uint32_t item, size_t first, size_t n) override {
+    Status park_rows(Span<const auspex::detail::ParkedBlock> parked) override {
         if (fails()) return Status(Code::out_of_memory, "injected");
-        CHECK(blocks.count(item) == 0);
-        CHECK(n >= 1);
-        CHECK(first / options.grid == (first + n - 1) / options.grid);
-        blocks[item] = {first, std::vector<FakeRow>(rows.begin() + long(first), rows.begin() + long(first + n))};
-        n_parked += n;
-        return take(n * options.row_bytes);
+        for (const auspex::detail::ParkedBlock& b : parked) {
+            CHECK(blocks.count(b.item) == 0);
+            CHECK(b.n >= 1);
+            CHECK(b.first / options.grid == (b.first + b.n - 1) / options.grid);
+            const auto begin = rows.begin() + long(b.first);
+            blocks[b.item] = {b.first, std::vector<FakeRow>(begin, begin + long(b.n))};
+            n_parked += b.n;
+            Status s = take(b.n * options.row_bytes);
+            if (!s.ok()) return s;
+        }
+        return {};
     }
     Status restore_rows(uint32_t item, size_t first, size_t n) override {
         if (fails()) return Status(Code::device_lost, "injected");

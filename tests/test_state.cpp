@@ -25,7 +25,7 @@ std::vector<std::byte> bytes_of(Context& context, StatePart part, uint32_t n_row
 std::vector<std::byte> rows_of(Context& context, StatePart part, uint32_t first, uint32_t n) {
     std::vector<std::byte> bytes;
     VectorWriter to(&bytes);
-    REQUIRE(context.save_rows(part, first, n, to).ok());
+    REQUIRE(context.save_rows({part, first, n}, to).ok());
     CHECK(bytes.size() == n * context.kv_row_bytes(part));
     return bytes;
 }
@@ -37,7 +37,7 @@ void put_state(Context& context, uint32_t n_row, Span<const std::byte> bytes) {
 
 void put_rows(Context& context, uint32_t first, uint32_t n, Span<const std::byte> bytes) {
     SpanReader from(bytes);
-    REQUIRE(context.restore_rows(StatePart::trunk, first, n, from).ok());
+    REQUIRE(context.restore_rows({StatePart::trunk, first, n}, from).ok());
 }
 
 /// A prefix, then one branch, then another, then the first again from what was kept of it.

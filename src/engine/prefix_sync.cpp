@@ -203,7 +203,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
     leave_rows(n_row_, report.n_row, &copies);
-    fit(credit_ != 0 ? block_bytes(options_.grid) : 0);  // one block more while rows change places
+    fit(credit_ != 0 ? swap_blocks() * block_bytes(options_.grid) : 0);
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);
     credit_ = 0;
@@ -234,8 +234,15 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
     copies->insert(copies->end(), leaving.begin(), leaving.end());
 }
 
-/// Copies so that never more is held than before or after: first what frees memory only, then block by block what
-/// changes places, last what takes memory only.
+/// Blocks that are parked at once, beyond what fits, where rows change places.
+size_t PrefixTree::swap_blocks() const {
+    constexpr uint64_t kShare = 64, kMaxBlocks = 8;  // of the budget
+    const uint64_t fit = options_.budget_bytes / kShare / std::max<uint64_t>(1, block_bytes(options_.grid));
+    return static_cast<size_t>(std::min(kMaxBlocks, std::max<uint64_t>(1, fit)));
+}
+
+/// Copies so that little more is held than before or after: first what frees memory only, then some blocks at a time
+/// what changes places, last what takes memory only.
 Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
     std::vector<size_t> parks, restores;
     for (const Copy& copy : copies) (copy.park ? parks : restores).push_back(copy.row / options_.grid);
@@ -246,17 +253,19 @@ Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
         const bool swapped = std::binary_search(others.begin(), others.end(), copy.row / options_.grid);
         copy.phase = swapped ? 1 : copy.park ? 2 : 0;
     }
-    const size_t grid = options_.grid;
-    std::sort(copies.begin(), copies.end(), [grid](const Copy& a, const Copy& b) {
+    const size_t n_swap = swap_blocks() * options_.grid;
+    std::sort(copies.begin(), copies.end(), [n_swap](const Copy& a, const Copy& b) {
         if (a.phase != b.phase) return a.phase < b.phase;
-        if (a.row / grid != b.row / grid) return a.row < b.row;
+        if (a.phase == 1 && a.row / n_swap != b.row / n_swap) return a.row < b.row;
         return a.park != b.park ? a.park : a.row < b.row;
     });
-    for (const Copy& copy : copies) {
-        if (copy.park)
-            park(copy);
+    for (size_t i = 0, end = 0; i < copies.size(); i = end) {
+        while (end < copies.size() && copies[end].park == copies[i].park) ++end;
+        const Span<const Copy> alike = Span<const Copy>(copies).subspan(i, end - i);
+        if (alike[0].park)
+            park(alike);
         else
-            AUSPEX_TRY(restore(copy));
+            for (const Copy& copy : alike) AUSPEX_TRY(restore(copy));
     }
     return {};
 }

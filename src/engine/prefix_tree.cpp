@@ -85,7 +85,7 @@ void PrefixTree::make_room(size_t n) {
     const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
     leave_rows(n_row_, std::min(end, options_.n_context), &copies);
     fit(0);
-    for (const Copy& copy : copies) park(copy);
+    park(copies);
     update_clear_end();
     changing_ = false;
 }
@@ -323,27 +323,45 @@ ParkedRows* PrefixTree::find_pending(const Copy& copy) {
     return at == parked.end() || at->begin != copy.row || at->block != kNoBlock ? nullptr : &*at;
 }
 
-void PrefixTree::park(const Copy& copy) {
-    ParkedRows* at = find_pending(copy);
-    if (!at) return;
-    if (free_blocks_.empty()) {
-        free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
-        blocks_.emplace_back();
+/// Copies what these copies park, all at once; what cannot be parked is lost with the states that rest on it.
+void PrefixTree::park(Span<const Copy> copies) {
+    uint64_t held = held_;
+    for (const Copy& copy : copies) {
+        const ParkedRows* at = find_pending(copy);
+        if (!at) continue;
+        held += block_bytes(at->end - at->begin);
+        if (held <= options_.budget_bytes) continue;
+        held -= block_bytes(at->end - at->begin);
+        failed(Status(Code::out_of_memory, "no room for rows in the budget"));
+        drop_states_above(copy.run, copy.row);
     }
-    const uint32_t id = free_blocks_.back();
-    const size_t n = at->end - at->begin;
-    const Status s = held_ + block_bytes(n) > options_.budget_bytes
-                         ? Status(Code::out_of_memory, "no room for rows in the budget")
-                         : store_->park_rows(id, at->begin, n);
+    std::vector<ParkedBlock> blocks;
+    std::vector<ParkedRows*> rows;
+    for (const Copy& copy : copies) {
+        ParkedRows* at = find_pending(copy);
+        if (!at) continue;
+        if (free_blocks_.empty()) {
+            free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
+            blocks_.emplace_back();
+        }
+        blocks.push_back({free_blocks_.back(), at->begin, at->end - at->begin});
+        rows.push_back(at);
+        free_blocks_.pop_back();
+    }
+    const Status s = blocks.empty() ? Status() : store_->park_rows(blocks);
     if (!s.ok()) {
         failed(s);
-        return drop_states_above(copy.run, copy.row);
+        for (const ParkedBlock& b : blocks) free_blocks_.push_back(b.item);
+        for (const Copy& copy : copies)
+            if (find_pending(copy)) drop_states_above(copy.run, copy.row);
+        return;
     }
-    free_blocks_.pop_back();
-    at->block = id;
-    blocks_[id] = {1, n};
-    rows_parked_ += n;
-    add_held(block_bytes(n));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+        rows[i]->block = blocks[i].item;
+        blocks_[blocks[i].item] = {1, blocks[i].n};
+        rows_parked_ += blocks[i].n;
+        add_held(block_bytes(blocks[i].n));
+    }
 }
 
 // ----------------------------------------------------------------------------------------- budget

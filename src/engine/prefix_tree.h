@@ -36,6 +36,12 @@ struct PrefixOptions {
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
+/// Rows first .. first + n of a context, kept in host memory under a number.
+struct ParkedBlock {
+    uint32_t item = 0;
+    size_t first = 0, n = 0;
+};
+
 /// Copies what a PrefixTree decides. Items are small numbers, those of states and of row blocks apart; a number is used
 /// again after its drop. A failed keep or park means that the tree goes on without that item. A failed load or restore
 /// ends sync() with its Status.
@@ -52,8 +58,8 @@ class RowStore {
         return true;
     }
     virtual void drop_state(uint32_t item) = 0;
-    /// Copies the rows first .. first + n of the context away; they will be overwritten. Not dropped if it fails.
-    virtual Status park_rows(uint32_t item, size_t first, size_t n) = 0;
+    /// Copies rows of the context away; they will be overwritten. If it fails no block is parked, and none is dropped.
+    virtual Status park_rows(Span<const ParkedBlock> blocks) = 0;
     /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
     virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
     virtual void drop_rows(uint32_t item) = 0;
@@ -238,7 +244,8 @@ class PrefixTree {
     void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);
     void leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies);
     ParkedRows* find_pending(const Copy& copy);
-    void park(const Copy& copy);
+    void park(Span<const Copy> copies);
+    size_t swap_blocks() const;
     void fit(uint64_t slack);
     uint32_t worst() const;
     bool is_pinned(uint32_t i) const;

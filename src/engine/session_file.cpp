@@ -214,7 +214,7 @@ class FileSaver {
 
     Status write_rows(StatePart part, const LogPart& rows, StateWriter& to) {
         return s_.trunk->track(
-            s_.context->save_rows(part, static_cast<uint32_t>(rows.first), static_cast<uint32_t>(rows.n), to));
+            s_.context->save_rows({part, static_cast<uint32_t>(rows.first), static_cast<uint32_t>(rows.n)}, to));
     }
 
     Status write_kept(const Wanted& w, StateWriter& to) {
@@ -323,7 +323,7 @@ class FileLoader {
             PartReader from(c_.log, p);
             s_.trunk->rows_copied(static_cast<size_t>(p.first), static_cast<size_t>(p.n));
             AUSPEX_TRY(s_.trunk->track(
-                s_.context->restore_rows(part, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.n), from)));
+                s_.context->restore_rows({part, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.n)}, from)));
             AUSPEX_TRY(from.finish());
         }
         return {};

@@ -45,9 +45,9 @@ Status pipe_rows(Impl& from, Impl& to, StatePart part, uint32_t n_kept, Pieces* 
         const uint32_t n = std::min(kRowsAtOnce, n_max - at);
         bytes->clear();
         VectorWriter writer(bytes);
-        AUSPEX_TRY(from.trunk->track(from.context->save_rows(part, at, n, writer)));
+        AUSPEX_TRY(from.trunk->track(from.context->save_rows({part, at, n}, writer)));
         SpanReader reader(*bytes);
-        AUSPEX_TRY(to.trunk->track(to.context->restore_rows(part, at, n, reader)));
+        AUSPEX_TRY(to.trunk->track(to.context->restore_rows({part, at, n}, reader)));
     }
     return {};
 }

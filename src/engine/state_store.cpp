@@ -1,5 +1,7 @@
 #include "state_store.h"
 
+#include "../machine/bulk_copy.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -69,24 +71,35 @@ void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit)
     }
 }
 
-/// Fills pages one after the other.
+/// Fills the pages of states and blocks one after the other.
 class StateStore::Writer : public StateWriter {
   public:
-    Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    struct Target {
+        const Pages* pages;
+        uint64_t bytes;
+    };
+    Writer(const StateStore& store, std::vector<Target> targets) : store_(store), targets_(std::move(targets)) {}
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
-        store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
-            std::memcpy(to, bytes, static_cast<size_t>(k));
-            bytes += k;
-        });
-        n_ += n;
+        while (n != 0) {
+            const Target& target = targets_[i_];
+            const uint64_t k = std::min(n, target.bytes - at_);
+            store_.each_span(*target.pages, at_, k, [&](std::byte* to, uint64_t n_span) {
+                bulk_copy(to, bytes, n_span);
+                bytes += n_span;
+            });
+            n -= k;
+            at_ += k;
+            if (at_ == target.bytes) ++i_, at_ = 0;
+        }
         return {};
     }
 
   private:
     const StateStore& store_;
-    const Pages& pages_;
-    uint64_t n_ = 0;
+    std::vector<Target> targets_;
+    size_t i_ = 0;
+    uint64_t at_ = 0;  ///< of target i
 };
 
 /// A state that the context still copies.
@@ -102,7 +115,7 @@ class StateStore::Reader : public StateReader {
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
-            std::memcpy(bytes, from, static_cast<size_t>(k));
+            bulk_copy(bytes, from, k);
             bytes += k;
         });
         n_ += n;
@@ -119,9 +132,8 @@ class StateStore::Reader : public StateReader {
 /// Some rows of a block: a part of each piece.
 class StateStore::RowReader : public StateReader {
   public:
-    /// at: where the part of the block begins.
-    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, uint64_t at, size_t skip, size_t n)
-        : block_(block), pieces_(pieces), n_block_(n_block), at_(at), skip_(skip), n_(n) {}
+    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, size_t skip, size_t n)
+        : block_(block), pieces_(pieces), n_block_(n_block), skip_(skip), n_(n) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         while (n != 0) {
@@ -142,10 +154,9 @@ class StateStore::RowReader : public StateReader {
   private:
     Reader& block_;
     const std::vector<uint64_t>& pieces_;
-    size_t n_block_;
-    uint64_t at_;
-    size_t skip_, n_;
+    size_t n_block_, skip_, n_;
     size_t i_ = 0;       ///< piece
+    uint64_t at_ = 0;    ///< where it begins in the block
     uint64_t done_ = 0;  ///< bytes of it
 };
 
@@ -161,8 +172,8 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     if (bytes != 0) AUSPEX_TRY(arena_.take(huge_.unless(allocator, bytes), bytes, "a session's checkpoints", false));
     free_.reserve(static_cast<size_t>(n_page));
     drop_all();
-    for (const StatePart part : {StatePart::trunk, StatePart::draft})
-        pieces_[static_cast<size_t>(part)] = trunk_.context().row_pieces(part);
+    pieces_ = trunk_.context().row_pieces(StatePart::trunk);
+    for (const uint64_t piece : trunk_.context().row_pieces(StatePart::draft)) pieces_.push_back(piece);
     return {};
 }
 
@@ -207,6 +218,12 @@ uint64_t StateStore::bytes_at(size_t row, bool has_hidden) const {
            (has_hidden ? d_model_ * sizeof(float) : 0);
 }
 
+uint64_t StateStore::row_bytes() const {
+    uint64_t bytes = 0;
+    for (const uint64_t piece : pieces_) bytes += piece;
+    return bytes;
+}
+
 StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
 
 /// An item with pages for a state at `row`.
@@ -226,18 +243,18 @@ Status StateStore::keep_state(uint32_t item, size_t row) {
     state->facts = live_facts(row);
     Status s;
     if (trunk_.context().state_saver()) {
-        s = begin_keep(item);
+        s = begin_keep(item, row);
     } else {
-        Writer to(*this, state->pages);
+        Writer to(*this, {{&state->pages, bytes_at(row, true)}});
         s = write_live(state->facts, to);
     }
     if (!s.ok()) give_back(&state->pages);
     return s;
 }
 
-Status StateStore::begin_keep(uint32_t item) {
+Status StateStore::begin_keep(uint32_t item, size_t row) {
     State& state = states_[item];
-    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, state.pages)});
+    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, {{&state.pages, bytes_at(row, true)}})});
     AUSPEX_TRY(read_hidden(state.facts, &pending->hidden));
     AUSPEX_TRY(trunk_.begin_save(pending->to));
     state.whole = false;
@@ -320,35 +337,37 @@ void StateStore::drop_state(uint32_t item) {
     give_back(&states_[item].pages);
 }
 
-Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
-    if (rows_.size() <= item) rows_.resize(item + 1);
-    Rows& rows = rows_[item];
-    Context& context = trunk_.context();
-    const uint64_t bytes = n * (context.kv_row_bytes(StatePart::trunk) + context.kv_row_bytes(StatePart::draft));
-    AUSPEX_TRY(take(bytes, &rows.pages));
-    rows.first = first;
-    rows.n = n;
-    Writer to(*this, rows.pages);
-    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
-    Status s = trunk_.track(context.save_rows(StatePart::trunk, at, count, to));
-    if (s.ok()) s = trunk_.track(context.save_rows(StatePart::draft, at, count, to));
-    if (!s.ok()) give_back(&rows.pages);
+Status StateStore::park_rows(Span<const ParkedBlock> blocks) {
+    for (const ParkedBlock& b : blocks)
+        if (rows_.size() <= b.item) rows_.resize(b.item + 1);
+    std::vector<Writer::Target> targets;
+    std::vector<PartRows> ranges;
+    Status s;
+    for (const ParkedBlock& b : blocks) {
+        Rows& rows = rows_[b.item];
+        const uint64_t bytes = b.n * row_bytes();
+        if (s.ok()) s = take(bytes, &rows.pages);
+        rows.first = b.first;
+        rows.n = b.n;
+        targets.push_back({&rows.pages, bytes});
+        for (const StatePart part : {StatePart::trunk, StatePart::draft})
+            ranges.push_back({part, static_cast<uint32_t>(b.first), static_cast<uint32_t>(b.n)});
+    }
+    Writer to(*this, std::move(targets));
+    if (s.ok()) s = trunk_.track(trunk_.context().save_rows(ranges, to));
+    for (const ParkedBlock& b : blocks)
+        if (!s.ok()) give_back(&rows_[b.item].pages);
     return s;
 }
 
 Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
     const Rows& rows = rows_[item];
     trunk_.rows_copied(first, n);
-    Context& context = trunk_.context();
-    uint64_t at = 0;
-    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
-        Reader block(*this, rows.pages);
-        RowReader from(block, pieces_[static_cast<size_t>(part)], rows.n, at, first - rows.first, n);
-        AUSPEX_TRY(
-            trunk_.track(context.restore_rows(part, static_cast<uint32_t>(first), static_cast<uint32_t>(n), from)));
-        at += rows.n * context.kv_row_bytes(part);
-    }
-    return {};
+    Reader block(*this, rows.pages);
+    RowReader from(block, pieces_, rows.n, first - rows.first, n);
+    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
+    const PartRows ranges[] = {{StatePart::trunk, at, count}, {StatePart::draft, at, count}};
+    return trunk_.track(trunk_.context().restore_rows({ranges, 2}, from));
 }
 
 void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }

@@ -49,7 +49,7 @@ class StateStore : public RowStore {
     bool is_whole(uint32_t item) override;
     Status load_state(uint32_t item, size_t row) override;
     void drop_state(uint32_t item) override;
-    Status park_rows(uint32_t item, size_t first, size_t n) override;
+    Status park_rows(Span<const ParkedBlock> blocks) override;
     Status restore_rows(uint32_t item, size_t first, size_t n) override;
     void drop_rows(uint32_t item) override;
     void drop_all() override;
@@ -95,8 +95,9 @@ class StateStore : public RowStore {
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
     Status read_hidden(const Facts& facts, std::vector<float>* to);
-    Status begin_keep(uint32_t item);
+    Status begin_keep(uint32_t item, size_t row);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
+    uint64_t row_bytes() const;
 
     Trunk& trunk_;
     MtpCache& cache_;
@@ -108,8 +109,8 @@ class StateStore : public RowStore {
     std::vector<State> states_;   ///< by item
     uint64_t n_kept_ = 0;         ///< states so far
     std::unique_ptr<Pending> pending_;
-    std::vector<Rows> rows_;           ///< by item
-    std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
+    std::vector<Rows> rows_;        ///< by item
+    std::vector<uint64_t> pieces_;  ///< Context::row_pieces of the trunk, then of the draft blocks
 };
 
 }  // namespace detail

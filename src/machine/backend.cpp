@@ -35,7 +35,7 @@ Status Context::save(uint32_t n_row, std::vector<std::byte>* to) {
     const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
     to->reserve(to->size() + static_cast<size_t>(bytes));
     VectorWriter writer(to);
-    AUSPEX_TRY(save_rows(StatePart::trunk, 0, n_row, writer));
+    AUSPEX_TRY(save_rows({StatePart::trunk, 0, n_row}, writer));
     return save_state(StatePart::trunk, n_row, writer);
 }
 
@@ -45,7 +45,7 @@ Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
         return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
                     bytes, "; it belongs to another model or version");
     SpanReader reader(from);
-    AUSPEX_TRY(restore_rows(StatePart::trunk, 0, n_row, reader));
+    AUSPEX_TRY(restore_rows({StatePart::trunk, 0, n_row}, reader));
     return restore_state(StatePart::trunk, n_row, reader);
 }
 

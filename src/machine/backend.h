@@ -194,6 +194,12 @@ class StateSaver {
 /// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
 enum class StatePart : uint8_t { trunk, draft };
 
+/// KV rows first .. first + n - 1 of a part.
+struct PartRows {
+    StatePart part = StatePart::trunk;
+    uint32_t first = 0, n = 0;
+};
+
 /// One sequence on a device: caches, state, scratch. All memory is taken when it is opened, except by draft_head().
 class Context {
   public:
@@ -213,20 +219,24 @@ class Context {
     /// call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
     // A sequence as bytes. Its rows can be cut at any row; its state belongs to one row alone.
-    /// How save_rows() orders its bytes: n rows are, for each piece, n times that many bytes. Of the caches that keep
+    /// How save_rows() orders the bytes of a range: for each piece, n times that many bytes. Of the caches that keep
     /// every row; kv.h says which.
     virtual std::vector<uint64_t> row_pieces(StatePart part) const = 0;
     /// Bytes of everything else after n_row rows: recurrent state, convolution inputs, caches with a window. The most
     /// at n_context rows.
     virtual uint64_t state_bytes(StatePart part, uint32_t n_row) const = 0;
-    /// KV rows first .. first + n - 1, which must have been written. errors: device_lost, those of `to`.
-    virtual Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) = 0;
+    /// Rows that have been written, one range after the other. errors: device_lost, those of `to`.
+    virtual Status save_rows(Span<const PartRows> rows, StateWriter& to) = 0;
     /// Applies the committed records first: commit() cannot be called again. n_row: the history's. errors: the same.
     virtual Status save_state(StatePart part, uint32_t n_row, StateWriter& to) = 0;
     /// Nothing but these rows changes. errors: device_lost, those of `from`; the rows are undefined then.
-    virtual Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) = 0;
+    virtual Status restore_rows(Span<const PartRows> rows, StateReader& from) = 0;
     /// The history becomes n_row rows long. errors: the same; the state is undefined then: reset(), or restore again.
     virtual Status restore_state(StatePart part, uint32_t n_row, StateReader& from) = 0;
+    Status save_rows(const PartRows& rows, StateWriter& to) { return save_rows(Span<const PartRows>(&rows, 1), to); }
+    Status restore_rows(const PartRows& rows, StateReader& from) {
+        return restore_rows(Span<const PartRows>(&rows, 1), from);
+    }
     /// Bytes of one row: the sum of row_pieces().
     uint64_t kv_row_bytes(StatePart part) const;
     /// Rows and state of the trunk, one after the other.

@@ -101,9 +101,9 @@ class CpuContext : public Context {
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
     std::vector<uint64_t> row_pieces(StatePart part) const override;
     uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
-    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_rows(Span<const PartRows> rows, StateWriter& to) override;
     Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
-    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_rows(Span<const PartRows> rows, StateReader& from) override;
     Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
@@ -148,7 +148,7 @@ class CpuContext : public Context {
     void apply_pending();
     // context_state.cpp; visit: Status(void* at, uint64_t bytes).
     template <class F>
-    Status each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const;
+    Status each_row_part(Span<const PartRows> rows, F visit) const;
     template <class F>
     Status each_state_part(StatePart part, uint32_t n_row, F visit) const;
 

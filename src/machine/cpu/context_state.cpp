@@ -30,12 +30,15 @@ void CpuContext::apply_pending() {
 }
 
 template <class F>
-Status CpuContext::each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const {
-    for (SlotId id = 0; id < kv_.size(); ++id) {
-        const KvCache& c = kv_[id];
-        if (mtp_only_[id] != (part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context)) continue;
-        AUSPEX_TRY(visit(c.k + first * c.shape.k_bytes, n * c.shape.k_bytes));
-        AUSPEX_TRY(visit(c.v + first * c.shape.v_bytes, n * c.shape.v_bytes));
+Status CpuContext::each_row_part(Span<const PartRows> rows, F visit) const {
+    for (const PartRows& r : rows) {
+        for (SlotId id = 0; id < kv_.size(); ++id) {
+            const KvCache& c = kv_[id];
+            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context))
+                continue;
+            AUSPEX_TRY(visit(c.k + r.first * c.shape.k_bytes, r.n * c.shape.k_bytes));
+            AUSPEX_TRY(visit(c.v + r.first * c.shape.v_bytes, r.n * c.shape.v_bytes));
+        }
     }
     return {};
 }
@@ -72,7 +75,8 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
 
 std::vector<uint64_t> CpuContext::row_pieces(StatePart part) const {
     std::vector<uint64_t> pieces;
-    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
+    const PartRows row{part, 0, 1};
+    (void)each_row_part({&row, 1}, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
     return pieces;
 }
 
@@ -82,8 +86,8 @@ uint64_t CpuContext::state_bytes(StatePart part, uint32_t n_row) const {
     return bytes;
 }
 
-Status CpuContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
-    return each_row_part(part, first, n, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
+Status CpuContext::save_rows(Span<const PartRows> rows, StateWriter& to) {
+    return each_row_part(rows, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
 }
 
 Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
@@ -91,8 +95,8 @@ Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
     return each_state_part(part, n_row, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
 }
 
-Status CpuContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
-    return each_row_part(part, first, n, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
+Status CpuContext::restore_rows(Span<const PartRows> rows, StateReader& from) {
+    return each_row_part(rows, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
 }
 
 Status CpuContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {

@@ -34,9 +34,9 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
     std::vector<uint64_t> row_pieces(StatePart part) const override;
     uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
-    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_rows(Span<const PartRows> rows, StateWriter& to) override;
     Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
-    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_rows(Span<const PartRows> rows, StateReader& from) override;
     Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
@@ -144,7 +144,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     // context_state.cpp
     Status submit_pending();
     Status apply_pending();
-    std::vector<Region> row_regions(StatePart part, uint32_t first, uint32_t n) const;
+    std::vector<Region> row_regions(Span<const PartRows> rows) const;
     std::vector<Region> state_regions(StatePart part, uint32_t n_row) const;
     Status begin_restore();
     Status write_saved();

@@ -63,13 +63,15 @@ Status VulkanContext::apply_pending() {
     return barrier();
 }
 
-std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, uint32_t n) const {
+std::vector<Region> VulkanContext::row_regions(Span<const PartRows> rows) const {
     using namespace context_impl;
     std::vector<Region> regions;
-    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
-        const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
-        if (of_draft(*model_->plan, id) == (part == StatePart::draft)) add_slots(kv, first, n, &regions);
+    for (const PartRows& r : rows) {
+        for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
+            const Buffers::Kv& kv = buffers_.kv[id];
+            if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
+            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, r.first, r.n, &regions);
+        }
     }
     return regions;
 }
@@ -92,7 +94,8 @@ std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row)
 
 std::vector<uint64_t> VulkanContext::row_pieces(StatePart part) const {
     std::vector<uint64_t> pieces;
-    for (const Region& r : row_regions(part, 0, 1)) pieces.push_back(r.bytes);
+    const PartRows row{part, 0, 1};
+    for (const Region& r : row_regions({&row, 1})) pieces.push_back(r.bytes);
     return pieces;
 }
 
@@ -100,11 +103,11 @@ uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
     return context_impl::sum_bytes(state_regions(part, n_row));
 }
 
-Status VulkanContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+Status VulkanContext::save_rows(Span<const PartRows> rows, StateWriter& to) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
-    return transfer_.read(row_regions(part, first, n), to);
+    return transfer_.read(row_regions(rows), to);
 }
 
 Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
@@ -158,9 +161,9 @@ Status VulkanContext::begin_restore() {
     return {};
 }
 
-Status VulkanContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+Status VulkanContext::restore_rows(Span<const PartRows> rows, StateReader& from) {
     AUSPEX_TRY(begin_restore());
-    return transfer_.write(row_regions(part, first, n), from);
+    return transfer_.write(row_regions(rows), from);
 }
 
 Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
@@ -180,7 +183,8 @@ Status VulkanContext::copy(Context& other, uint32_t n_row, uint32_t n_kept) {
     n_pending_ = 0;
     forget_rows();
     for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
-        AUSPEX_TRY(transfer_.copy(row_regions(part, 0, n_kept), from.row_regions(part, 0, n_kept)));
+        const PartRows kept{part, 0, n_kept};
+        AUSPEX_TRY(transfer_.copy(row_regions({&kept, 1}), from.row_regions({&kept, 1})));
         AUSPEX_TRY(transfer_.copy(state_regions(part, n_row), from.state_regions(part, n_row)));
     }
     return transfer_.finish();

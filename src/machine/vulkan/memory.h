@@ -138,7 +138,8 @@ class Transfer {
     /// Each region to its counterpart, in one submission.
     Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
-    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Afterwards all
+    /// is read; what is written is seen by submissions to come.
     Status read(Span<const Region> from, StateWriter& to);
     Status write(Span<const Region> to, StateReader& from);
     /// Copies the regions one after the other to `to`, in host memory; wait() for the value returned. Other submissions
@@ -153,12 +154,15 @@ class Transfer {
         VkCommandBuffer commands = VK_NULL_HANDLE;
         uint64_t value = 0;  ///< timeline value of its last submission
         Region staging;
+        VkBuffer to = VK_NULL_HANDLE, from = VK_NULL_HANDLE;  ///< of `copies`
+        std::vector<VkBufferCopy> copies;                     ///< to be recorded
     };
     class Gather;
     Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);
-    void copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes);
+    void add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes);
+    void record_copies(Half& half);
     Status flush(const Region& r, uint64_t bytes, bool to_device);
     GpuRef gpu_;
     Timeline timeline_;

@@ -1,0 +1,57 @@
+// machine/bulk_copy: memcpy for bytes that nobody reads soon.
+//
+// What    bulk_copy(): states and rows on their way to and from host memory.
+// Thread  pure functions.
+// Tests   tests/test_bulk_copy.cpp
+//
+// Why     memcpy of a page goes through the caches: each line of the target is read before it is written, and pushes
+//         out what is in use. One thread of a Xeon (Sapphire Rapids) copied 6.6 GB/s that way and 14.6 past the caches.
+#pragma once
+#include "../base/base.h"
+
+#include <cstring>
+#if defined(__SSE2__) || defined(_M_X64)
+#include <emmintrin.h>
+#endif
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+#if defined(__SSE2__) || defined(_M_X64)
+/// Where this much is copied at once, the caches are of no use.
+constexpr uint64_t kBulkBytes = 4096;
+
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+    if (n < kBulkBytes) {
+        if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+        return;
+    }
+    constexpr uint64_t kLine = 64;
+    std::byte* out = static_cast<std::byte*>(to);
+    const std::byte* in = static_cast<const std::byte*>(from);
+    const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine;
+    std::memcpy(out, in, static_cast<size_t>(head));
+    uint64_t at = head;
+    for (; at + kLine <= n; at += kLine) {
+        const __m128i* line = reinterpret_cast<const __m128i*>(in + at);
+        __m128i* place = reinterpret_cast<__m128i*>(out + at);
+        const __m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1), c = _mm_loadu_si128(line + 2),
+                      d = _mm_loadu_si128(line + 3);
+        _mm_stream_si128(place, a);
+        _mm_stream_si128(place + 1, b);
+        _mm_stream_si128(place + 2, c);
+        _mm_stream_si128(place + 3, d);
+    }
+    std::memcpy(out + at, in + at, static_cast<size_t>(n - at));
+    _mm_sfence();  // before anyone is told that the bytes are there
+}
+#else
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+}
+#endif
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
