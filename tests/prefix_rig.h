@@ -65,14 +65,16 @@ class FakeStore : public auspex::detail::RowStore {
         }
         return {};
     }
-    Status restore_rows(uint32_t item, size_t first, size_t n) override {
+    Status restore_rows(Span<const auspex::detail::ParkedBlock> parked) override {
         if (fails()) return Status(Code::device_lost, "injected");
-        REQUIRE(blocks.count(item) == 1);
-        const auto& [begin, content] = blocks[item];
-        REQUIRE(first >= begin);
-        REQUIRE(first + n <= begin + content.size());
-        std::copy_n(content.begin() + long(first - begin), n, rows.begin() + long(first));
-        n_restored += n;
+        for (const auspex::detail::ParkedBlock& b : parked) {
+            REQUIRE(blocks.count(b.item) == 1);
+            const auto& [begin, content] = blocks[b.item];
+            REQUIRE(b.first >= begin);
+            REQUIRE(b.first + b.n <= begin + content.size());
+            std::copy_n(content.begin() + long(b.first - begin), b.n, rows.begin() + long(b.first));
+            n_restored += b.n;
+        }
         return {};
     }
     void drop_all() override { states.clear(), blocks.clear(), held = 0; }

@@ -265,22 +265,32 @@ Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
         if (alike[0].park)
             park(alike);
         else
-            for (const Copy& copy : alike) AUSPEX_TRY(restore(copy));
+            AUSPEX_TRY(restore(alike));
     }
     return {};
 }
 
-Status PrefixTree::restore(const Copy& copy) {
-    std::vector<ParkedRows>& parked = tree_[copy.run].parked;
-    const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
-                                     [](const ParkedRows& p, size_t row) { return p.begin < row; });
-    const ParkedRows rows = *at;
-    AUSPEX_TRY(store_->restore_rows(rows.block, rows.begin, rows.end - rows.begin));
-    parked.erase(at);
-    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, block_bytes(blocks_[rows.block].n_row));
-    release(rows);
-    place(rows.begin, rows.end, copy.run);
-    rows_restored_ += rows.end - rows.begin;
+Status PrefixTree::restore(Span<const Copy> copies) {
+    const auto find = [this](const Copy& copy) {
+        std::vector<ParkedRows>& parked = tree_[copy.run].parked;
+        return std::lower_bound(parked.begin(), parked.end(), copy.row,
+                                [](const ParkedRows& p, size_t row) { return p.begin < row; });
+    };
+    std::vector<ParkedBlock> blocks;
+    for (const Copy& copy : copies) {
+        const auto at = find(copy);
+        blocks.push_back({at->block, at->begin, at->end - at->begin});
+    }
+    AUSPEX_TRY(store_->restore_rows(blocks));
+    for (const Copy& copy : copies) {
+        const auto at = find(copy);
+        const ParkedRows rows = *at;
+        tree_[copy.run].parked.erase(at);
+        if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, block_bytes(blocks_[rows.block].n_row));
+        release(rows);
+        place(rows.begin, rows.end, copy.run);
+        rows_restored_ += rows.end - rows.begin;
+    }
     return {};
 }
 

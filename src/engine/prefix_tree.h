@@ -60,8 +60,8 @@ class RowStore {
     virtual void drop_state(uint32_t item) = 0;
     /// Copies rows of the context away; they will be overwritten. If it fails no block is parked, and none is dropped.
     virtual Status park_rows(Span<const ParkedBlock> blocks) = 0;
-    /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
-    virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
+    /// Copies rows of parked blocks, maybe not all of each, back to the same rows of the context.
+    virtual Status restore_rows(Span<const ParkedBlock> blocks) = 0;
     virtual void drop_rows(uint32_t item) = 0;
     /// Drops every state and all rows, also those of a keep or park that did not return.
     virtual void drop_all() = 0;
@@ -215,7 +215,7 @@ class PrefixTree {
     uint32_t claim_tip(const Found& found, const PrefixReport& report);
     void plan_restores(std::vector<Copy>* copies);
     Status copy_rows(std::vector<Copy>& copies);
-    Status restore(const Copy& copy);
+    Status restore(Span<const Copy> copies);
     void open_live(Token first);
     size_t find_junction(Span<const Token> wanted, const Found& found);
     void set_tokens(Span<const Token> wanted, size_t same);

@@ -71,35 +71,44 @@ void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit)
     }
 }
 
-/// Fills the pages of states and blocks one after the other.
-class StateStore::Writer : public StateWriter {
+/// Extents one after the other.
+class StateStore::Cursor {
   public:
-    struct Target {
-        const Pages* pages;
-        uint64_t bytes;
-    };
-    Writer(const StateStore& store, std::vector<Target> targets) : store_(store), targets_(std::move(targets)) {}
-    Status write(const void* from, uint64_t n) override {
-        const std::byte* bytes = static_cast<const std::byte*>(from);
+    Cursor(const StateStore& store, std::vector<Extent> extents) : store_(store), extents_(std::move(extents)) {}
+    /// Visits the next n bytes, as (where they lie, how many).
+    template <class F>
+    void next(uint64_t n, F visit) {
         while (n != 0) {
-            const Target& target = targets_[i_];
-            const uint64_t k = std::min(n, target.bytes - at_);
-            store_.each_span(*target.pages, at_, k, [&](std::byte* to, uint64_t n_span) {
-                bulk_copy(to, bytes, n_span);
-                bytes += n_span;
-            });
+            const Extent& extent = extents_[i_];
+            const uint64_t k = std::min(n, extent.bytes - done_);
+            store_.each_span(*extent.pages, extent.at + done_, k, visit);
             n -= k;
-            at_ += k;
-            if (at_ == target.bytes) ++i_, at_ = 0;
+            done_ += k;
+            if (done_ == extent.bytes) ++i_, done_ = 0;
         }
-        return {};
     }
 
   private:
     const StateStore& store_;
-    std::vector<Target> targets_;
+    std::vector<Extent> extents_;
     size_t i_ = 0;
-    uint64_t at_ = 0;  ///< of target i
+    uint64_t done_ = 0;  ///< of extent i
+};
+
+class StateStore::Writer : public StateWriter {
+  public:
+    Writer(const StateStore& store, std::vector<Extent> to) : to_(store, std::move(to)) {}
+    Status write(const void* from, uint64_t n) override {
+        const std::byte* bytes = static_cast<const std::byte*>(from);
+        to_.next(n, [&](std::byte* to, uint64_t k) {
+            bulk_copy(to, bytes, k);
+            bytes += k;
+        });
+        return {};
+    }
+
+  private:
+    Cursor to_;
 };
 
 /// A state that the context still copies.
@@ -111,53 +120,18 @@ struct StateStore::Pending {
 
 class StateStore::Reader : public StateReader {
   public:
-    Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    Reader(const StateStore& store, std::vector<Extent> from) : from_(store, std::move(from)) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
-        store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
+        from_.next(n, [&](const std::byte* from, uint64_t k) {
             bulk_copy(bytes, from, k);
             bytes += k;
         });
-        n_ += n;
-        return {};
-    }
-    void seek(uint64_t to) { n_ = to; }
-
-  private:
-    const StateStore& store_;
-    const Pages& pages_;
-    uint64_t n_ = 0;
-};
-
-/// Some rows of a block: a part of each piece.
-class StateStore::RowReader : public StateReader {
-  public:
-    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, size_t skip, size_t n)
-        : block_(block), pieces_(pieces), n_block_(n_block), skip_(skip), n_(n) {}
-    Status read(void* to, uint64_t n) override {
-        std::byte* bytes = static_cast<std::byte*>(to);
-        while (n != 0) {
-            const uint64_t piece = pieces_[i_], k = std::min(n, n_ * piece - done_);
-            block_.seek(at_ + skip_ * piece + done_);
-            AUSPEX_TRY(block_.read(bytes, k));
-            bytes += k;
-            n -= k;
-            done_ += k;
-            if (done_ < n_ * piece) continue;
-            at_ += n_block_ * piece;
-            done_ = 0;
-            ++i_;
-        }
         return {};
     }
 
   private:
-    Reader& block_;
-    const std::vector<uint64_t>& pieces_;
-    size_t n_block_, skip_, n_;
-    size_t i_ = 0;       ///< piece
-    uint64_t at_ = 0;    ///< where it begins in the block
-    uint64_t done_ = 0;  ///< bytes of it
+    Cursor from_;
 };
 
 StateStore::StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model)
@@ -245,7 +219,7 @@ Status StateStore::keep_state(uint32_t item, size_t row) {
     if (trunk_.context().state_saver()) {
         s = begin_keep(item, row);
     } else {
-        Writer to(*this, {{&state->pages, bytes_at(row, true)}});
+        Writer to(*this, {{&state->pages, 0, bytes_at(row, true)}});
         s = write_live(state->facts, to);
     }
     if (!s.ok()) give_back(&state->pages);
@@ -254,7 +228,8 @@ Status StateStore::keep_state(uint32_t item, size_t row) {
 
 Status StateStore::begin_keep(uint32_t item, size_t row) {
     State& state = states_[item];
-    auto pending = std::make_unique<Pending>(Pending{item, {}, Writer(*this, {{&state.pages, bytes_at(row, true)}})});
+    auto pending =
+        std::make_unique<Pending>(Pending{item, {}, Writer(*this, {{&state.pages, 0, bytes_at(row, true)}})});
     AUSPEX_TRY(read_hidden(state.facts, &pending->hidden));
     AUSPEX_TRY(trunk_.begin_save(pending->to));
     state.whole = false;
@@ -296,7 +271,7 @@ Status StateStore::write_live(const Facts& facts, StateWriter& to) {
 Status StateStore::load_state(uint32_t item, size_t row) {
     if (!is_whole(item)) return Status(Code::device_lost, "the device was lost before it had copied this checkpoint");
     State& state = states_[item];
-    Reader from(*this, state.pages);
+    Reader from(*this, {{&state.pages, 0, bytes_at(row, true)}});
     return read_live(row, state.facts, from);
 }
 
@@ -337,37 +312,51 @@ void StateStore::drop_state(uint32_t item) {
     give_back(&states_[item].pages);
 }
 
+/// Where the rows of blocks lie, in the order in which a context copies `ranges`. Rows that follow one another are one
+/// range: a GPU takes as long for a small piece as for a large one.
+std::vector<StateStore::Extent> StateStore::extents_of(Span<const ParkedBlock> blocks,
+                                                       std::vector<PartRows>* ranges) const {
+    std::vector<Extent> extents;
+    for (size_t i = 0, end = 0; i < blocks.size(); i = end) {
+        size_t n = 0;
+        for (; end < blocks.size() && blocks[end].first == blocks[i].first + n; ++end) n += blocks[end].n;
+        for (const StatePart part : {StatePart::trunk, StatePart::draft})
+            ranges->push_back({part, static_cast<uint32_t>(blocks[i].first), static_cast<uint32_t>(n)});
+        uint64_t before = 0;  // bytes of a row that lie before the piece
+        for (const uint64_t piece : pieces_) {
+            for (size_t k = i; k < end; ++k) {
+                const Rows& rows = rows_[blocks[k].item];
+                extents.push_back(
+                    {&rows.pages, rows.n * before + (blocks[k].first - rows.first) * piece, blocks[k].n * piece});
+            }
+            before += piece;
+        }
+    }
+    return extents;
+}
+
 Status StateStore::park_rows(Span<const ParkedBlock> blocks) {
-    for (const ParkedBlock& b : blocks)
-        if (rows_.size() <= b.item) rows_.resize(b.item + 1);
-    std::vector<Writer::Target> targets;
-    std::vector<PartRows> ranges;
     Status s;
     for (const ParkedBlock& b : blocks) {
+        if (rows_.size() <= b.item) rows_.resize(b.item + 1);
         Rows& rows = rows_[b.item];
-        const uint64_t bytes = b.n * row_bytes();
-        if (s.ok()) s = take(bytes, &rows.pages);
         rows.first = b.first;
         rows.n = b.n;
-        targets.push_back({&rows.pages, bytes});
-        for (const StatePart part : {StatePart::trunk, StatePart::draft})
-            ranges.push_back({part, static_cast<uint32_t>(b.first), static_cast<uint32_t>(b.n)});
+        if (s.ok()) s = take(b.n * row_bytes(), &rows.pages);
     }
-    Writer to(*this, std::move(targets));
+    std::vector<PartRows> ranges;
+    Writer to(*this, extents_of(blocks, &ranges));
     if (s.ok()) s = trunk_.track(trunk_.context().save_rows(ranges, to));
     for (const ParkedBlock& b : blocks)
         if (!s.ok()) give_back(&rows_[b.item].pages);
     return s;
 }
 
-Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
-    const Rows& rows = rows_[item];
-    trunk_.rows_copied(first, n);
-    Reader block(*this, rows.pages);
-    RowReader from(block, pieces_, rows.n, first - rows.first, n);
-    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
-    const PartRows ranges[] = {{StatePart::trunk, at, count}, {StatePart::draft, at, count}};
-    return trunk_.track(trunk_.context().restore_rows({ranges, 2}, from));
+Status StateStore::restore_rows(Span<const ParkedBlock> blocks) {
+    for (const ParkedBlock& b : blocks) trunk_.rows_copied(b.first, b.n);
+    std::vector<PartRows> ranges;
+    Reader from(*this, extents_of(blocks, &ranges));
+    return trunk_.track(trunk_.context().restore_rows(ranges, from));
 }
 
 void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }

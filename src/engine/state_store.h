@@ -50,7 +50,7 @@ class StateStore : public RowStore {
     Status load_state(uint32_t item, size_t row) override;
     void drop_state(uint32_t item) override;
     Status park_rows(Span<const ParkedBlock> blocks) override;
-    Status restore_rows(uint32_t item, size_t first, size_t n) override;
+    Status restore_rows(Span<const ParkedBlock> blocks) override;
     void drop_rows(uint32_t item) override;
     void drop_all() override;
     void reset() override;
@@ -85,10 +85,15 @@ class StateStore : public RowStore {
         Pages pages;
         size_t first = 0, n = 0;
     };
+    /// Bytes at .. at + bytes of a state or a block.
+    struct Extent {
+        const Pages* pages;
+        uint64_t at, bytes;
+    };
+    class Cursor;
     class Writer;
-    struct Pending;
     class Reader;
-    class RowReader;
+    struct Pending;
     template <class F>
     void each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const;
     Status take(uint64_t bytes, Pages* pages);
@@ -98,6 +103,7 @@ class StateStore : public RowStore {
     Status begin_keep(uint32_t item, size_t row);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
     uint64_t row_bytes() const;
+    std::vector<Extent> extents_of(Span<const ParkedBlock> blocks, std::vector<PartRows>* ranges) const;
 
     Trunk& trunk_;
     MtpCache& cache_;

@@ -5,7 +5,8 @@
 // Tests   tests/test_bulk_copy.cpp
 //
 // Why     memcpy of a page goes through the caches: each line of the target is read before it is written, and pushes
-//         out what is in use. One thread of a Xeon (Sapphire Rapids) copied 6.6 GB/s that way and 14.6 past the caches.
+//         out what is in use. One thread of a Xeon (Sapphire Rapids) copies 7.8 GB/s that way out of a buffer in its
+//         cache, and 13.5 past the caches; out of memory 6.5, and 11.2 with the source asked for ahead.
 #pragma once
 #include "../base/base.h"
 
@@ -27,13 +28,14 @@ inline void bulk_copy(void* to, const void* from, uint64_t n) {
         if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
         return;
     }
-    constexpr uint64_t kLine = 64;
+    constexpr uint64_t kLine = 64, kAhead = 2048;
     std::byte* out = static_cast<std::byte*>(to);
     const std::byte* in = static_cast<const std::byte*>(from);
     const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine;
     std::memcpy(out, in, static_cast<size_t>(head));
     uint64_t at = head;
     for (; at + kLine <= n; at += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(in + at) + kAhead, _MM_HINT_T0);
         const __m128i* line = reinterpret_cast<const __m128i*>(in + at);
         __m128i* place = reinterpret_cast<__m128i*>(out + at);
         const __m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1), c = _mm_loadu_si128(line + 2),

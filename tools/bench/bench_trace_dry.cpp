@@ -37,7 +37,7 @@ class NoStore : public detail::RowStore {
     Status load_state(uint32_t, size_t) override { return ++n_loaded, Status(); }
     void drop_state(uint32_t) override {}
     Status park_rows(Span<const detail::ParkedBlock>) override { return {}; }
-    Status restore_rows(uint32_t, size_t, size_t) override { return {}; }
+    Status restore_rows(Span<const detail::ParkedBlock>) override { return {}; }
     void drop_rows(uint32_t) override {}
     void drop_all() override {}
     void reset() override {}
