@@ -7419,6 +7419,12 @@ struct DeviceTraits {
     VkSubgroupFeatureFlags subgroup_ops = 0;                         ///< in compute
     bool subgroup_size_control = false;                              ///< a pipeline may require a size in min..max
     bool full_subgroups = false;                                     ///< REQUIRE_FULL_SUBGROUPS works
+    /// Of every buffer.
+    VkBufferUsageFlags buffer_usage() const {
+        const VkBufferUsageFlags usage =
+            VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+        return usage | (addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+    }
     bool shuffle() const { return (subgroup_ops & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0; }
 
     bool dot = false;                                                  ///< shaderIntegerDotProduct is enabled
@@ -7426,7 +7432,7 @@ struct DeviceTraits {
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
     bool storage16 = false, storage8 = false;                          ///< buffers of such elements
     bool timeline = false;                            ///< timelineSemaphore; without it Timeline takes fences
-    bool rounding_rte32 = false, keep_nan32 = false;  ///< float controls a module may ask for
+    bool rounding_rte16 = false, keep_nan32 = false;  ///< float controls a module may ask for, halves and floats
     bool memory_model = false;                        ///< vulkanMemoryModel (coopmat modules need it)
     bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
     bool memory_budget = false;  ///< VK_EXT_memory_budget answers
@@ -8450,7 +8456,7 @@ enum class Epilogue : uint32_t {
 /// True if the device reports the features that matvec_mma.comp needs. It must also pass matrix_layout_fits(): Vulkan
 /// does not specify which invocation holds which matrix element, and the kernel depends on it.
 inline bool matrix_worth_asking(const DeviceTraits& t) {
-    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 ||
+    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte16 ||
         t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
         return false;
     const bool size_32 =
@@ -31697,7 +31703,7 @@ void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTrait
     t->storage16 = f.storage16.storageBuffer16BitAccess != 0;
     t->storage8 = f.storage8.storageBuffer8BitAccess != 0;
     t->timeline = f.timeline.timelineSemaphore != 0;
-    t->rounding_rte32 = chain.floats.shaderRoundingModeRTEFloat32 != 0;
+    t->rounding_rte16 = chain.floats.shaderRoundingModeRTEFloat16 != 0;
     t->keep_nan32 = chain.floats.shaderSignedZeroInfNanPreserveFloat32 != 0;
     t->memory_model = f.model.vulkanMemoryModel != 0 && f.model.vulkanMemoryModelDeviceScope != 0;
     t->addresses =
@@ -31839,8 +31845,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = 4096;
-    info.usage =
-        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    info.usage = t.buffer_usage();  // a buffer of more uses may be kept out of more types
     VkBuffer sample = VK_NULL_HANDLE;
     if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
         return gpu->check(r, "vkCreateBuffer");
@@ -32883,8 +32888,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
-                 VK_BUFFER_USAGE_TRANSFER_DST_BIT | (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+    info.usage = t.buffer_usage();
     if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
         out->buffer = VK_NULL_HANDLE;
         return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
@@ -44038,7 +44042,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         {4433, t.storage16, "StorageBuffer16BitAccess"},
         {4448, t.storage8, "StorageBuffer8BitAccess"},
         {4466, t.keep_nan32, "SignedZeroInfNanPreserve"},
-        {4467, t.rounding_rte32, "RoundingModeRTE"},
+        {4467, t.rounding_rte16, "RoundingModeRTE"},
         {5345, t.memory_model, "VulkanMemoryModel"},
         {5346, t.memory_model, "VulkanMemoryModelDeviceScope"},
         {5347, t.addresses, "PhysicalStorageBufferAddresses"},
@@ -48170,6 +48174,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     AUSPEX_TRY(reset_.begin());
     reset_.fill(buffers_.step, 0);
     reset_.fill(buffers_.count, 0);
+    reset_.fill(buffers_.ring, 0);  // not by the host, whose zeros would be lost where its memory is not coherent
     for (const std::vector<Region>* states : {&buffers_.delta, &buffers_.conv})
         for (const Region& r : *states)
             if (r.bytes != 0) reset_.fill(r, 0);
@@ -48490,7 +48495,6 @@ void VulkanContext::reset() {
 Status VulkanContext::finish_reset() {
     if (!must_reset_) return {};
     AUSPEX_TRY(barrier());
-    if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
     AUSPEX_TRY(timeline_.submit(reset_.handle()).status());
     must_reset_ = false;
     return {};

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "../src/engine/model.h"
+#include "session_rig.h"
 #include "vulkan_model.h"
 
 using namespace auspex;
@@ -94,9 +95,16 @@ struct TwoHeaps {
     uint64_t size[2] = {};  ///< bytes; of no use where [0] is 0
     bool visible = false;   ///< the host sees heap 0 too
     bool budget = false;    ///< there is VK_EXT_memory_budget
+    bool coherent = true;   ///< false: host and device see what the other wrote to heap 1 when it is flushed alone
     uint32_t real_type = 0;
     uint64_t used[2] = {}, peak[2] = {};
     std::map<VkDeviceMemory, std::pair<uint32_t, uint64_t>> placed;  ///< heap and bytes
+    /// What the host sees of a memory that is not coherent, and the memory.
+    struct View {
+        std::vector<std::byte> host;
+        std::byte* device = nullptr;
+    };
+    std::map<VkDeviceMemory, View> views;
 };
 TwoHeaps heaps;
 
@@ -197,6 +205,7 @@ void VKAPI_PTR cut_memory(VkPhysicalDevice device, VkPhysicalDeviceMemoryPropert
     p.memoryTypeCount = p.memoryHeapCount = 2;
     p.memoryTypes[0] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | (heaps.visible ? host : 0), 0};
     p.memoryTypes[1] = {host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 1};
+    if (!heaps.coherent) p.memoryTypes[1].propertyFlags &= ~VkMemoryPropertyFlags(VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
     p.memoryHeaps[0] = {heaps.size[0], VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
     p.memoryHeaps[1] = {heaps.size[1], 0};
     for (auto* s = static_cast<VkBaseOutStructure*>(m->pNext); s; s = s->pNext)
@@ -229,11 +238,43 @@ void VKAPI_PTR cut_free(VkDevice device, VkDeviceMemory memory, const VkAllocati
         heaps.used[at->second.first] -= at->second.second;
         heaps.placed.erase(at);
     }
+    heaps.views.erase(memory);
     real_free(device, memory, a);
+}
+PFN_vkMapMemory real_map = nullptr;
+VkResult VKAPI_PTR cut_map(VkDevice device, VkDeviceMemory memory, VkDeviceSize at, VkDeviceSize n, VkMemoryMapFlags f,
+                           void** out) {
+    const VkResult r = real_map(device, memory, at, n, f, out);
+    const auto [heap, bytes] = heaps.placed[memory];
+    if (r != VK_SUCCESS || heaps.coherent || heap == 0) return r;
+    TwoHeaps::View& view = heaps.views[memory];
+    view.device = static_cast<std::byte*>(*out);
+    view.host.assign(view.device, view.device + bytes);
+    *out = view.host.data();
+    return r;
+}
+/// Carries ranges over, from the host to the device or back.
+VkResult carry(uint32_t n, const VkMappedMemoryRange* ranges, bool to_device) {
+    for (uint32_t i = 0; i < n; ++i) {
+        TwoHeaps::View& view = heaps.views.at(ranges[i].memory);
+        std::byte *host = view.host.data() + ranges[i].offset, *device = view.device + ranges[i].offset;
+        REQUIRE(ranges[i].offset + ranges[i].size <= view.host.size());
+        std::copy_n(to_device ? host : device, ranges[i].size, to_device ? device : host);
+    }
+    return VK_SUCCESS;
+}
+VkResult VKAPI_PTR cut_flush(VkDevice, uint32_t n, const VkMappedMemoryRange* ranges) { return carry(n, ranges, true); }
+VkResult VKAPI_PTR cut_invalidate(VkDevice, uint32_t n, const VkMappedMemoryRange* ranges) {
+    return carry(n, ranges, false);
 }
 void edit_memory(VolkDeviceTable* t) {
     driver_shim::edit_device(t);
     if (heaps.size[0] == 0) return;
+    real_map = std::exchange(t->vkMapMemory, cut_map);
+    if (!heaps.coherent) {
+        t->vkFlushMappedMemoryRanges = cut_flush;
+        t->vkInvalidateMappedMemoryRanges = cut_invalidate;
+    }
     real_requirements = std::exchange(t->vkGetBufferMemoryRequirements, cut_requirements);
     real_allocate = std::exchange(t->vkAllocateMemory, cut_allocate);
     real_free = std::exchange(t->vkFreeMemory, cut_free);
@@ -392,6 +433,43 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
     CHECK(run.code == Code::out_of_memory);
     CHECK_MESSAGE(run.text.find("MiB left") != std::string::npos, run.message());
     heaps = TwoHeaps();
+}
+
+TEST_CASE("where the memory that the host reads is not coherent, nothing of an earlier text is read again") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    const Shape discrete{"discrete", nullptr,
+                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
+    std::vector<Token> texts[2];
+    for (const bool coherent : {true, false}) {
+        heaps = TwoHeaps();
+        heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
+        heaps.visible = true;
+        heaps.coherent = coherent;
+        Device device = cpu_device();
+        device.impl()->machine = vk::make_backend(open_shape(discrete).value());
+        Model model = load_model(device, bytes);
+        SessionOptions options;
+        options.n_context = 256;
+        options.n_ubatch = 32;
+        options.run_ahead = 2;
+        options.draft.depth = 0;
+        Session session = open(model, options);
+        sync(session, tiny_ids(40, 4));
+        more(session, 40);
+        // A short text that ends while cycles are queued: these emit nothing, and their places hold the text before.
+        sync(session, tiny_ids(30, 5));
+        more(session, 3);
+        Sampling ends;
+        for (Token id = 0; id < Token(model.info().n_vocab); ++id)
+            if (model.is_end(id)) ends.logit_bias.push_back({id, 1000.0f});
+        REQUIRE_FALSE(ends.logit_bias.empty());
+        for (int i = 0; i < 2; ++i) REQUIRE(session.next(ends).ok());
+        texts[coherent].assign(session.history().begin(), session.history().end());
+        CHECK(heaps.views.empty() == coherent);
+    }
+    heaps = TwoHeaps();
+    CHECK(texts[0] == texts[1]);
 }
 
 TEST_CASE("a context whose keys one binding cannot see is refused in the same words by plan and create") {

@@ -81,6 +81,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     AUSPEX_TRY(reset_.begin());
     reset_.fill(buffers_.step, 0);
     reset_.fill(buffers_.count, 0);
+    reset_.fill(buffers_.ring, 0);  // not by the host, whose zeros would be lost where its memory is not coherent
     for (const std::vector<Region>* states : {&buffers_.delta, &buffers_.conv})
         for (const Region& r : *states)
             if (r.bytes != 0) reset_.fill(r, 0);
@@ -401,7 +402,6 @@ void VulkanContext::reset() {
 Status VulkanContext::finish_reset() {
     if (!must_reset_) return {};
     AUSPEX_TRY(barrier());
-    if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
     AUSPEX_TRY(timeline_.submit(reset_.handle()).status());
     must_reset_ = false;
     return {};

@@ -110,6 +110,12 @@ struct DeviceTraits {
     VkSubgroupFeatureFlags subgroup_ops = 0;                         ///< in compute
     bool subgroup_size_control = false;                              ///< a pipeline may require a size in min..max
     bool full_subgroups = false;                                     ///< REQUIRE_FULL_SUBGROUPS works
+    /// Of every buffer.
+    VkBufferUsageFlags buffer_usage() const {
+        const VkBufferUsageFlags usage =
+            VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+        return usage | (addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+    }
     bool shuffle() const { return (subgroup_ops & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0; }
 
     bool dot = false;                                                  ///< shaderIntegerDotProduct is enabled
@@ -117,7 +123,7 @@ struct DeviceTraits {
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
     bool storage16 = false, storage8 = false;                          ///< buffers of such elements
     bool timeline = false;                            ///< timelineSemaphore; without it Timeline takes fences
-    bool rounding_rte32 = false, keep_nan32 = false;  ///< float controls a module may ask for
+    bool rounding_rte16 = false, keep_nan32 = false;  ///< float controls a module may ask for, halves and floats
     bool memory_model = false;                        ///< vulkanMemoryModel (coopmat modules need it)
     bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
     bool memory_budget = false;  ///< VK_EXT_memory_budget answers

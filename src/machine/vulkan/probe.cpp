@@ -299,7 +299,7 @@ void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTrait
     t->storage16 = f.storage16.storageBuffer16BitAccess != 0;
     t->storage8 = f.storage8.storageBuffer8BitAccess != 0;
     t->timeline = f.timeline.timelineSemaphore != 0;
-    t->rounding_rte32 = chain.floats.shaderRoundingModeRTEFloat32 != 0;
+    t->rounding_rte16 = chain.floats.shaderRoundingModeRTEFloat16 != 0;
     t->keep_nan32 = chain.floats.shaderSignedZeroInfNanPreserveFloat32 != 0;
     t->memory_model = f.model.vulkanMemoryModel != 0 && f.model.vulkanMemoryModelDeviceScope != 0;
     t->addresses =
@@ -441,8 +441,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = 4096;
-    info.usage =
-        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    info.usage = t.buffer_usage();  // a buffer of more uses may be kept out of more types
     VkBuffer sample = VK_NULL_HANDLE;
     if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
         return gpu->check(r, "vkCreateBuffer");

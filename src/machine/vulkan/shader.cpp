@@ -177,7 +177,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         {4433, t.storage16, "StorageBuffer16BitAccess"},
         {4448, t.storage8, "StorageBuffer8BitAccess"},
         {4466, t.keep_nan32, "SignedZeroInfNanPreserve"},
-        {4467, t.rounding_rte32, "RoundingModeRTE"},
+        {4467, t.rounding_rte16, "RoundingModeRTE"},
         {5345, t.memory_model, "VulkanMemoryModel"},
         {5346, t.memory_model, "VulkanMemoryModelDeviceScope"},
         {5347, t.addresses, "PhysicalStorageBufferAddresses"},

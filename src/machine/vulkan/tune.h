@@ -42,7 +42,7 @@ enum class Epilogue : uint32_t {
 /// True if the device reports the features that matvec_mma.comp needs. It must also pass matrix_layout_fits(): Vulkan
 /// does not specify which invocation holds which matrix element, and the kernel depends on it.
 inline bool matrix_worth_asking(const DeviceTraits& t) {
-    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 ||
+    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte16 ||
         t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
         return false;
     const bool size_32 =
