@@ -296,6 +296,7 @@ class BadInput(BaseServer):
         for head, status in ((b"X: " + b"y" * 9000, b"400"), (b"X: y\r\n" * 20000, b"431"),
                              (b"Content-Length: -5", b"400"), (b"Content-Length: 3x", b"400"),
                              (b"Transfer-Encoding: gzip", b"501"),
+                             (b"Transfer-Encoding:", b"400"), (b"Content-Length:", b"400"),
                              (b"Content-Length: 3\r\nTransfer-Encoding: chunked", b"400"),
                              (b"Content-Length: 3\r\nContent-Length: 30", b"400"),
                              (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"400")):
@@ -322,6 +323,39 @@ class BadInput(BaseServer):
             answer = self.server.raw(data, timeout=5)
             self.assertEqual(answer.count(b"Content-Length"), 1, answer)
             self.assertNotIn(b"HTTP/1.1 200", answer)
+
+    def test_a_body_that_is_not_read_is_no_request(self):
+        hidden = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        framed = {b"Content-Length: %d" % len(hidden): hidden,
+                  b"Transfer-Encoding: chunked": b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)}
+        for method in (b"GET", b"HEAD", b"OPTIONS", b"PUT"):
+            for head, body in framed.items():
+                start = method + b" /health HTTP/1.1\r\nHost: localhost\r\n"
+                answer = self.server.raw(start + head + b"\r\n\r\n" + body, timeout=5)
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+                self.assertIn(b"\r\nConnection: close\r\n", answer)
+        empty = b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        self.assertEqual(self.server.raw(empty * 2, shut=True).count(b"200 OK"), 2)
+
+    def chunked(self, body):
+        """The answers to a request with this body and to one that follows it."""
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return self.server.raw(head + body + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                               timeout=10)
+
+    def test_chunks(self):
+        for body in (b'11\r\n{"content": "ab"}\r\n0\r\n\r\n', b'a;x="y"\r\n{"content"\r\n006\r\n:"ab"}\r\n0\r\n\r\n',
+                     b'0010\r\n{"content":"ab"}\r\n0\r\nA: b\r\nHost: c\r\n\r\n'):
+            self.assertEqual(self.chunked(body).count(b"200 OK"), 2, body)
+
+    def test_what_is_no_chunk_ends_the_connection(self):
+        data = b'{"content":"ab"}'
+        for size in (b"0x10\r\n", b"-10\r\n", b" 10\r\n", b"+10\r\n", b"10\n", b"\r\n", b"10x\r\n", b"f" * 16 + b"\r\n",
+                     b"0" * 9000, b"10;" + b"x" * 9000 + b"\r\n"):
+            answer = self.chunked(size + data + b"\r\n0\r\n\r\n")
+            self.assertEqual((answer.count(b"HTTP/1.1 "), answer[:12]), (1, b"HTTP/1.1 400"), size[:20])
+        answer = self.chunked(b"10\r\n" + data + b"XY0\r\n\r\n")
+        self.assertEqual((answer.count(b"HTTP/1.1 "), answer[:12]), (1, b"HTTP/1.1 400"))
 
     def test_no_http(self):
         for data in (b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"hello\r\n\r\n",

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace server {
 
 namespace {
+
+constexpr size_t kMaxLineBytes = 8192;  ///< of a line between chunks, as of a header
 
 /// Milliseconds until `deadline`, at least 0.
 int until(std::chrono::steady_clock::time_point deadline) {
@@ -53,8 +56,11 @@ bool Connection::wait_for_request() {
     return at_ < end_ || fill();
 }
 
-void Connection::end_head() {
+void Connection::end_head(bool chunked) {
     in_head_ = false;
+    chunked_ = chunked;
+    chunks_ = Chunks::first;
+    n_chunk_ = 0;
     deadline_ = Clock::now() + std::chrono::seconds(options_.body_seconds);
 }
 
@@ -74,16 +80,63 @@ bool Connection::fill() {
     return got > 0;
 }
 
-long Connection::read(char* to, size_t n) {
+long Connection::receive(char* to, size_t n) {
     if (at_ == end_ && !fill()) return refused_ ? -1 : 0;
     n = std::min(n, end_ - at_);
-    if (in_head_ && (n_head_ += n) > options_.max_head_bytes) {
-        refused_ = 431;
-        return -1;
-    }
     std::memcpy(to, buffer_ + at_, n);
     at_ += n;
     return static_cast<long>(n);
+}
+
+long Connection::read(char* to, size_t n) {
+    if (in_head_) {
+        const long got = receive(to, n);
+        if (got > 0) n_head_ += static_cast<size_t>(got);
+        if (n_head_ <= options_.max_head_bytes) return got;
+        refused_ = 431;
+        return -1;
+    }
+    if (!chunked_) return receive(to, n);
+    const bool valid = n_chunk_ > 0 || chunks_ == Chunks::ended || next_chunk();
+    if (valid && n_chunk_ == 0) return 0;
+    const long got = valid ? receive(to, static_cast<size_t>(std::min<uint64_t>(n, n_chunk_))) : 0;
+    if (got > 0) {
+        n_chunk_ -= static_cast<uint64_t>(got);
+        return got;
+    }
+    if (refused_ == 0) refused_ = 400;
+    return -1;
+}
+
+/// A line between chunks, without its end. False if it has none within the limit.
+bool Connection::read_line(std::string* line) {
+    line->clear();
+    for (char c = 0; line->size() <= kMaxLineBytes && receive(&c, 1) == 1;) {
+        line->push_back(c);
+        if (c != '\n') continue;
+        const bool whole = line->size() >= 2 && (*line)[line->size() - 2] == '\r';
+        if (whole) line->resize(line->size() - 2);
+        return whole;
+    }
+    return false;
+}
+
+/// Reads on to the data of the next chunk, or to the end of the body. False if this is no chunk.
+bool Connection::next_chunk() {
+    std::string line;
+    if (chunks_ == Chunks::further && (!read_line(&line) || !line.empty())) return false;
+    chunks_ = Chunks::further;
+    if (!read_line(&line)) return false;
+    const std::string size = line.substr(0, line.find_first_of("; \t"));  // the rest is an extension: nobody uses them
+    const bool hex = size.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+    if (!hex || size.empty() || size.size() > 15) return false;
+    n_chunk_ = std::strtoull(size.c_str(), nullptr, 16);
+    if (n_chunk_ > 0) return true;
+    do {  // further headers, which nobody uses either
+        if (!read_line(&line)) return false;
+    } while (!line.empty());
+    chunks_ = Chunks::ended;
+    return true;
 }
 
 long Connection::write(const char* from, size_t n) {

@@ -1,6 +1,7 @@
 // server/connection: the socket of one client, with limits on the head and body of each request.
 //
-// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take.
+// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Takes
+//         the chunks of a body apart: cpp-httplib would keep a size line of any length, and guess where a body ends.
 // Thread  one: the connection's own.
 // Tests   tests/test_server_http.py
 #pragma once
@@ -25,8 +26,8 @@ class Connection {
     /// Waits for the first byte of the next request. False if there will be none.
     bool wait_for_request();
     /// The head was read: what follows is the body.
-    void end_head();
-    /// Bytes read, 0 at the end, -1 beyond a limit.
+    void end_head(bool chunked);
+    /// Bytes read of the head, then of the body without its framing; 0 at the end, -1 beyond a limit.
     long read(char* to, size_t n);
     /// All of it, or -1.
     long write(const char* from, size_t n);
@@ -34,8 +35,10 @@ class Connection {
     bool readable();
     /// The client has closed its side or the connection is broken.
     bool gone() const;
-    /// Why reading failed: 408 too slow, 431 too large a head; 0 otherwise.
+    /// Why reading failed: 400 chunks that are none, 408 too slow, 431 too large a head; 0 otherwise.
     int refused() const { return refused_; }
+    bool in_head() const { return in_head_; }
+    bool chunked() const { return chunked_; }
     int fd() const { return fd_; }
 
     bool closing = false;  ///< no further request is read
@@ -43,6 +46,9 @@ class Connection {
   private:
     using Clock = std::chrono::steady_clock;
     bool fill();
+    long receive(char* to, size_t n);
+    bool read_line(std::string* line);
+    bool next_chunk();
     bool writable();
 
     int fd_, stop_fd_;
@@ -51,6 +57,9 @@ class Connection {
     size_t at_ = 0, end_ = 0;
     bool in_head_ = true;
     size_t n_head_ = 0;
+    bool chunked_ = false;
+    enum class Chunks { first, further, ended } chunks_ = Chunks::first;
+    uint64_t n_chunk_ = 0;  ///< bytes of the chunk that are still to come
     Clock::time_point deadline_;
     int refused_ = 0;
     bool stopping_ = false;  ///< the server stops: the last bytes get a second

@@ -83,8 +83,10 @@ class ConnectionStream final : public httplib::Stream {
     bool is_readable() const override { return c_.readable(); }
     bool is_writable() const override { return !c_.gone(); }
     ssize_t read(char* to, size_t n) override { return c_.read(to, n); }
-    // After a refusal cpp-httplib would answer 400; Impl::refuse() says why.
-    ssize_t write(const char* from, size_t n) override { return c_.refused() != 0 ? -1 : c_.write(from, n); }
+    // After a refusal of the head cpp-httplib would answer 400; Impl::refuse() says why.
+    ssize_t write(const char* from, size_t n) override {
+        return c_.in_head() && c_.refused() != 0 ? -1 : c_.write(from, n);
+    }
     void get_remote_ip_and_port(std::string&, int&) const override {}
     void get_local_ip_and_port(std::string&, int&) const override {}
     socket_t socket() const override { return c_.fd(); }
@@ -125,31 +127,41 @@ struct HttpServer::Impl final : httplib::Server {
     bool process_and_close_socket(socket_t fd) override {
         Connection c(fd, stop_fd, options);
         t_connection = &c;
-        bool understood = true;  // what follows a head that is refused is no request
-        while (understood && !c.closing && c.wait_for_request()) {
+        while (!c.closing && c.wait_for_request()) {
             ConnectionStream stream(c);
             bool closed = false;
-            understood = false;
+            c.closing = true;  // what follows a head that is refused is no request
             const auto end_head = [&](httplib::Request& r) {
-                understood = true;
+                c.closing = false;
                 ++n_answering;
                 r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
-                c.end_head();
+                c.end_head(take_chunked(r));
             };
             const bool goes_on = process_request(stream, false, closed, end_head) && !closed;
-            if (understood) --n_answering;
+            if (!c.in_head()) --n_answering;
             if (!goes_on) break;
         }
-        if (c.refused() != 0) refuse(c);
+        if (c.in_head() && c.refused() != 0) refuse(c);
         return true;
     }
 
-    /// Tells a client why its request was not read to its end.
+    /// True for a body in chunks. The header goes with them: Connection takes them apart.
+    static bool take_chunked(httplib::Request& r) {
+        const bool chunked = lower(r.get_header_value("Transfer-Encoding")) == "chunked" && !is_ambiguous(r) &&
+                             !r.has_header("Content-Length");
+        if (chunked) r.headers.erase("Transfer-Encoding");
+        return chunked;
+    }
+
+    std::string too_slow() const {
+        return "the request did not arrive in time, expected its head within " + std::to_string(options.head_seconds) +
+               " s and its body within " + std::to_string(options.body_seconds) + " s";
+    }
+
+    /// Tells a client why its head was not read to its end.
     void refuse(Connection& c) const {
         const bool slow = c.refused() == 408;
-        const std::string why = slow ? "the request did not arrive in time, expected its head within " +
-                                           std::to_string(options.head_seconds) + " s and its body within " +
-                                           std::to_string(options.body_seconds) + " s"
+        const std::string why = slow ? too_slow()
                                      : "the head of the request is larger than " +
                                            std::to_string(options.max_head_bytes) + " bytes; send fewer headers";
         const std::string body = error(c.refused(), "", why);
@@ -199,17 +211,18 @@ struct HttpServer::Impl final : httplib::Server {
 
     /// Refuses heads that cpp-httplib would read in a way of its own.
     HttpAnswer check_head(const HttpRequest& r) const {
-        const std::string length = r.header("content-length"), coding = r.header("transfer-encoding");
+        const std::string length = r.header("content-length");
+        const bool has_length = r.headers.count("content-length") != 0;
+        const bool has_coding = r.headers.count("transfer-encoding") != 0;  // other than chunks
         if (r.path.size() > kMaxPathBytes)
             return refusal(414, r,
                            "the path has " + std::to_string(r.path.size()) + " bytes, expected at most " +
                                std::to_string(kMaxPathBytes));
-        if (!length.empty() && !is_number(length)) return refusal(400, r, "Content-Length is no number of bytes");
-        if (!length.empty() && !coding.empty())
+        if (has_length && !is_number(length)) return refusal(400, r, "Content-Length is no number of bytes");
+        if (has_length && has_coding)
             return refusal(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
-        if (!coding.empty() && lower(coding) != "chunked")
-            return refusal(501, r, "the Transfer-Encoding is not known, expected chunked");
-        if (!length.empty() && std::stoull(length) > options.max_body_bytes) return too_large(r);
+        if (has_coding) return refusal(501, r, "the Transfer-Encoding is not known, expected chunked");
+        if (has_length && std::stoull(length) > options.max_body_bytes) return too_large(r);
         return check(r);
     }
 
@@ -230,14 +243,12 @@ struct HttpServer::Impl final : httplib::Server {
             refused = refusal(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
         if (from.is_multipart_form_data())
             refused = refusal(415, r, "the body is a form of several parts, expected JSON (application/json)");
-        const bool has_body = r.headers.count("content-length") + r.headers.count("transfer-encoding") != 0;
-        if (refused.status != 0) {
-            t_connection->closing = has_body;  // it is still to come, and nobody reads it
-            give(std::move(refused), to);
-            return HandlerResponse::Handled;
-        }
-        if (r.method == "POST" && has_body) return HandlerResponse::Unhandled;
-        give(handle(r), to);
+        const std::string length = r.header("content-length");
+        const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
+                              r.headers.count("transfer-encoding") != 0;
+        if (refused.status == 0 && r.method == "POST" && has_body) return HandlerResponse::Unhandled;
+        if (has_body) t_connection->closing = true;  // it is still to come, and nobody reads it
+        give(refused.status != 0 ? std::move(refused) : handle(r), to);
         return HandlerResponse::Handled;
     }
 
@@ -249,9 +260,11 @@ struct HttpServer::Impl final : httplib::Server {
             if (!large) r.body.append(bytes, n);
             return !large;
         });
-        t_connection->closing = !complete;
+        if (!complete) t_connection->closing = true;
         if (large)
             give(too_large(r), to);
+        else if (!complete && t_connection->refused() == 408)
+            give(refusal(408, r, too_slow()), to);
         else if (!complete)
             give(refusal(400, r, "the body ended early, or is not in the encoding that its head states"), to);
         else
@@ -284,6 +297,12 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
     s.Post(".*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
         s.post(r, to, read);
+    });
+    s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
+        if (!t_connection->closing) return;
+        to.headers.erase("Keep-Alive");
+        to.headers.erase("Connection");
+        to.set_header("Connection", "close");
     });
     s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
         if (to.body.empty() && !to.content_provider_)
