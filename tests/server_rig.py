@@ -45,11 +45,11 @@ def parse_events(text):
 class Server:
     """A running server. Ends with stop(), which returns exit code and stderr."""
 
-    def __init__(self, *options, model=DEMO, wait=True):
+    def __init__(self, *options, model=DEMO, wait=True, stderr=None):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [SERVER, "--port", "0", "--device", "cpu", "--threads", "1", "-m", model, *map(str, options)],
-            stdout=subprocess.PIPE, stderr=self.log)
+            stdout=subprocess.PIPE, stderr=stderr or self.log)
         self.url = self.process.stdout.readline().decode().strip()
         if not self.url:
             raise AssertionError("the server did not start: " + self.stop()[1])
@@ -120,6 +120,8 @@ class Server:
             self.process.send_signal(how)
         code = self.process.wait(timeout=60)
         self.process.stdout.close()
+        if self.process.stderr:
+            self.process.stderr.close()
         self.log.seek(0)
         text = self.log.read().decode("utf-8", "replace")
         self.log.close()

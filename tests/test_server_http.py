@@ -439,6 +439,21 @@ class Ending(unittest.TestCase):
         for s in idle:
             s.close()
 
+    def test_it_ends_beside_a_thread_that_does_not(self):
+        """A request whose thread waits for ever: it tells of itself on a stderr that nobody reads."""
+        server = Server("--ctx", 256, "--verbose", stderr=subprocess.PIPE)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=1) as s:
+            with self.assertRaises(TimeoutError):
+                while True:
+                    s.sendall(b"GET /v1/models/" + b"a" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    answer = b""
+                    while b"not_found_error" not in answer:
+                        answer += s.recv(4096)
+            start = time.time()
+            code, _ = server.stop()
+        self.assertEqual(code, 0)
+        self.assertLess(time.time() - start, 15)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -6,7 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "command.h"
@@ -137,6 +139,9 @@ void cancel_loading() {
     raise(SIGINT);
 }
 
+/// For connections to end once the engine has: less than the 10 s after which Docker kills what it stops.
+constexpr std::chrono::seconds kClosingTime{8};
+
 /// Serves until SIGINT or SIGTERM. Both are blocked in every thread, and waited for here.
 int serve(ServeOptions o) {
     Status s = check(&o);
@@ -185,9 +190,17 @@ int serve(ServeOptions o) {
     }
     if (received != SIGUSR1) cancel_loading();
     engine.stop();
+    const int code = received == SIGUSR1 ? cli::report(loaded) : cli::kDone;
+    // The thread of a connection may compute for minutes, or write to a stderr that nobody reads.
+    std::promise<void> closed;
+    std::thread deadline([&] {
+        if (closed.get_future().wait_for(kClosingTime) != std::future_status::ready) std::_Exit(code);
+    });
     http.stop();
     listener.join();
-    return received == SIGUSR1 ? cli::report(loaded) : cli::kDone;
+    closed.set_value();
+    deadline.join();
+    return code;
 }
 
 void add_options(CLI::App& app, ServeOptions& o) {
