@@ -370,22 +370,39 @@ class BadInput(BaseServer):
                 s.sendall(raw_post(b'{"messages"', "Content-Length: 500\r\n"))
         self.assertEqual(self.server.get("/health").status, 200)
 
-    def test_many_idle_connections(self):
+    def idle_connections(self, n):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
-        idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(1000)]
-        for s in idle[::2]:
+        idle = []
+        for _ in range(n):
+            idle.append(socket.create_connection(("127.0.0.1", self.server.port)))
+            self.addCleanup(idle[-1].close)
+        return idle
+
+    def test_many_idle_connections(self):
+        for s in self.idle_connections(1000)[::2]:
             s.sendall(b"GET /health HT")
-        try:
-            self.ok(self.server.post(CHAT, HELLO))
-        finally:
-            for s in idle:
-                s.close()
+        self.ok(self.server.post(CHAT, HELLO))
+        self.doCleanups()
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_more_idle_connections_than_threads(self):
+        self.idle_connections(1100)
+        for _ in range(3):
+            self.assertEqual(self.server.get("/health", timeout=5).status, 200)
+        self.doCleanups()
         self.assertEqual(self.server.get("/health").status, 200)
 
 
 class SlowClients(unittest.TestCase):
+    def test_a_connection_without_a_request_is_closed(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            self.assertEqual(server.raw(b"", timeout=10), b"")
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
     def test_a_slow_head_is_refused_in_time(self):
         server = Server("--ctx", 256, "--head-seconds", 1)
         try:

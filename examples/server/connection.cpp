@@ -47,11 +47,16 @@ Connection::~Connection() {
 bool Connection::wait_for_request() {
     in_head_ = true;
     n_head_ = 0;
-    if (at_ == end_) {
-        pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
-        const auto deadline = Clock::now() + std::chrono::seconds(options_.idle_seconds);
-        if (poll_until(fds, 2, deadline) <= 0 || fds[1].revents != 0) return false;
+    const int seconds = first_ ? options_.head_seconds : options_.idle_seconds;
+    const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+    for (bool ready = at_ < end_; !ready;) {
+        pollfd fds[3] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}, {crowd_fd_, POLLIN, 0}};
+        if (poll_until(fds, 3, deadline) <= 0 || fds[1].revents != 0) return false;
+        ready = fds[0].revents != 0;
+        uint64_t one = 0;
+        if (!ready && ::read(crowd_fd_, &one, sizeof one) > 0) return false;  // else another connection was faster
     }
+    first_ = false;
     deadline_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
     return at_ < end_ || fill();
 }

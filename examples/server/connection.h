@@ -17,8 +17,10 @@ namespace server {
 
 class Connection {
   public:
-    /// stop_fd: becomes readable when the server stops.
-    Connection(int fd, int stop_fd, const HttpOptions& options) : fd_(fd), stop_fd_(stop_fd), options_(options) {}
+    /// stop_fd   becomes readable when the server stops.
+    /// crowd_fd  an eventfd, of which an idle connection takes one to make room for another.
+    Connection(int fd, int stop_fd, int crowd_fd, const HttpOptions& options)
+        : fd_(fd), stop_fd_(stop_fd), crowd_fd_(crowd_fd), options_(options) {}
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -51,10 +53,11 @@ class Connection {
     bool next_chunk();
     bool writable();
 
-    int fd_, stop_fd_;
+    int fd_, stop_fd_, crowd_fd_;
     const HttpOptions& options_;
     char buffer_[16384];
     size_t at_ = 0, end_ = 0;
+    bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
     size_t n_head_ = 0;
     bool chunked_ = false;

@@ -32,13 +32,21 @@ std::string lower(std::string text) {
     return text;
 }
 
+void add_one(int event_fd) {
+    const uint64_t one = 1;
+    while (::write(event_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
 /// A thread for each connection: one that streams holds its thread for minutes, and must not keep others waiting.
+/// Where all are taken an idle connection ends for one that waits; crowd_fd counts these.
 class Threads final : public httplib::TaskQueue {
   public:
+    explicit Threads(int crowd_fd) : crowd_fd_(crowd_fd) {}
     void enqueue(std::function<void()> task) override {
         std::unique_lock<std::mutex> lock(mutex_);
         waiting_.push_back(std::move(task));
-        if (n_live_ >= kMaxThreads) return;
+        if (n_live_ >= kMaxThreads) return add_one(crowd_fd_);
         ++n_live_;
         lock.unlock();
         try {
@@ -70,6 +78,7 @@ class Threads final : public httplib::TaskQueue {
         done_.notify_all();  // under the lock: after it this object may be gone
     }
 
+    const int crowd_fd_;
     std::mutex mutex_;
     std::condition_variable done_;
     std::deque<std::function<void()>> waiting_;
@@ -119,13 +128,13 @@ struct HttpServer::Impl final : httplib::Server {
     HttpOptions options;
     HttpServer::Handler check, handle;
     std::function<std::string(int, const std::string&, const std::string&)> error;
-    int stop_fd = -1;
+    int stop_fd = -1, crowd_fd = -1;
     std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
 
     int listening() const { return svr_sock_; }
 
     bool process_and_close_socket(socket_t fd) override {
-        Connection c(fd, stop_fd, options);
+        Connection c(fd, stop_fd, crowd_fd, options);
         t_connection = &c;
         while (!c.closing && c.wait_for_request()) {
             ConnectionStream stream(c);
@@ -286,7 +295,8 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.handle = std::move(handle);
     s.error = std::move(error);
     s.stop_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s.new_task_queue = [] { return new Threads; };
+    s.crowd_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+    s.new_task_queue = [&s] { return new Threads(s.crowd_fd); };
     s.set_tcp_nodelay(true);
     s.set_socket_options([](socket_t fd) {  // its own would let a second server share the port
         const int on = 1;
@@ -315,12 +325,14 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
 }
 
 HttpServer::~HttpServer() {
-    if (impl_->stop_fd >= 0) ::close(impl_->stop_fd);
+    for (const int fd : {impl_->stop_fd, impl_->crowd_fd})
+        if (fd >= 0) ::close(fd);
 }
 
 Status HttpServer::bind(int* port) {
     const HttpOptions& o = impl_->options;
-    if (impl_->stop_fd < 0) return Status(cli::Code::io_error, "the system gives no event descriptor");
+    if (impl_->stop_fd < 0 || impl_->crowd_fd < 0)
+        return Status(cli::Code::io_error, "the system gives no event descriptor");
     errno = 0;
     *port = o.port;
     if (o.port == 0)
@@ -338,9 +350,7 @@ Status HttpServer::bind(int* port) {
 void HttpServer::listen() { impl_->listen_after_bind(); }
 
 void HttpServer::stop() {
-    const uint64_t one = 1;
-    while (::write(impl_->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    add_one(impl_->stop_fd);
     // Before its first connection cpp-httplib would not notice; and it would leave out what a stream says at its end.
     const auto waits = [&](int i) {
         return (i < 1000 && !impl_->is_running()) || (i < 5000 && impl_->n_answering > 0);

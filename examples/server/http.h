@@ -49,9 +49,9 @@ struct HttpOptions {
     int port = 8080;  ///< 0: a free one
     size_t max_body_bytes = size_t{64} << 20;
     size_t max_head_bytes = size_t{64} << 10;
-    int head_seconds = 10;   ///< from the first byte of a request to the end of its head
+    int head_seconds = 10;   ///< to the first byte of a connection, and from that of a request to the end of its head
     int body_seconds = 120;  ///< to read the body
-    int idle_seconds = 60;   ///< between two requests of a connection
+    int idle_seconds = 60;   ///< between two requests of a connection, unless others need its thread
     int write_seconds = 30;  ///< without the client taking anything
 };
 
