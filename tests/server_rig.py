@@ -105,6 +105,10 @@ class Server:
         with open(f"/proc/{self.process.pid}/statm") as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
+    def peak_kib(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1])
+
     def metric(self, name):
         return int(re.search(rf"^{name} (\d+)", self.get("/metrics").body, re.M)[1])
 

@@ -58,6 +58,15 @@ class Information(BaseServer):
         self.assertEqual(whole, "\u20ac".encode())
         self.refused(400, "invalid_request_error", self.server.post("/detokenize", {"tokens": [8192]}), 8191)
 
+    def test_tokens_of_a_long_text_take_little_memory(self):
+        if b"Sanitizer" in subprocess.run(["strings", "-n", "9", SERVER], capture_output=True).stdout:
+            self.skipTest("sanitizers keep freed memory")
+        text = "a b " * (1 << 20)
+        before = self.server.peak_kib()
+        tokens = self.ok(self.server.post("/tokenize", {"content": text}))["tokens"]
+        self.assertLess(self.server.peak_kib() - before, 25 * len(text) // 1024)
+        self.assertEqual(self.ok(self.server.post("/detokenize", {"tokens": tokens[:4000]}))["content"], text[:7999])
+
     def test_apply_template(self):
         prompt = self.ok(self.server.post("/apply-template", HELLO))["prompt"]
         self.assertTrue(prompt.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"), prompt)

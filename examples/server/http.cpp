@@ -208,7 +208,8 @@ struct HttpServer::Impl final : httplib::Server {
             });
             return;
         }
-        to.set_content(answer.body, answer.type);
+        to.body = std::move(answer.body);
+        to.set_header("Content-Type", answer.type);
     }
 
     HttpAnswer refusal(int status, const HttpRequest& r, const std::string& why) const {

@@ -36,6 +36,7 @@ struct Service {
     std::string chat_template;                    ///< text of the model's template
     IdStore conversations{64, size_t{64} << 20};  ///< messages by the id of the last reply, for previous_response_id
     IdStore thoughts{16384, size_t{16} << 20};    ///< the thinking of a reply by the id of its first call
+    std::mutex long_texts;                        ///< held while one is tokenized, which takes much memory
     explicit Service(Engine& e) : engine(e) {}
 };
 

@@ -7,6 +7,8 @@ namespace server {
 
 namespace {
 
+constexpr size_t kLongText = size_t{1} << 20;  ///< bytes, above which texts are tokenized one at a time
+
 Failure open_body(Service& s, const HttpRequest& r, Json* body) {
     const Failure failure = s.engine.check();
     return failure.ok() ? parse_body(r.body, body) : failure;
@@ -39,20 +41,20 @@ HttpAnswer tokenize(Service& s, const HttpRequest& r) {
     fields.boolean("parse_special", &parse_special);
     fields.boolean("with_pieces", &with_pieces);
     if (!failure.ok()) return failed(failure);
+    std::unique_lock<std::mutex> alone(s.long_texts, std::defer_lock);
+    if (content.size() > kLongText) alone.lock();
     std::vector<Token> ids;
     Status status = s.engine.model().encode(content, {parse_special}).get(ids);
-    Json tokens = Json::array();
-    for (const Token id : ids) {
-        if (!with_pieces) {
-            tokens.push_back(id);
-            continue;
-        }
+    HttpAnswer a;  // written as text: a Json for each token takes several times as much memory
+    a.body = "{\"tokens\":[";
+    for (size_t i = 0; i < ids.size() && status.ok(); ++i) {
+        if (i > 0) a.body += ',';
         std::string bytes;
-        if (status.ok()) status = s.engine.model().decode(Span<const Token>(&id, 1), {true}).get(bytes);
-        tokens.push_back({{"id", id}, {"piece", piece(bytes)}});
+        if (with_pieces) status = s.engine.model().decode(Span<const Token>(&ids[i], 1), {true}).get(bytes);
+        a.body += with_pieces ? dump({{"id", ids[i]}, {"piece", piece(bytes)}}) : std::to_string(ids[i]);
     }
-    if (!status.ok()) return failed(from_status(status));
-    return json_answer({{"tokens", tokens}});
+    a.body += "]}";
+    return status.ok() ? a : failed(from_status(status));
 }
 
 HttpAnswer detokenize(Service& s, const HttpRequest& r) {
