@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from server_rig import SERVER, BaseServer, Server
+from server_rig import SERVER, BaseServer, Server, parse_events
 from test_cli import BINARY, DEMO, QWEN36, REPO
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -98,6 +98,17 @@ class Information(BaseServer):
                 while b"ok" not in answer:
                     answer += s.recv(4096)
                 self.assertEqual(answer.count(b"200 OK"), 1)
+
+
+    def test_http_1_0_has_no_chunks(self):
+        body = json.dumps({**HELLO, "stream": True}).encode()
+        for head in (b"", b"Connection: Keep-Alive\r\n"):
+            head = b"POST %s HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (CHAT.encode(), head, len(body))
+            head, events = self.server.raw(head + body, timeout=10).decode().split("\r\n\r\n", 1)
+            self.assertNotIn("Transfer-Encoding", head)
+            self.assertIn("Connection: close", head)
+            self.assertEqual(parse_events(events)[-1][1], "[DONE]")
+            self.assertEqual((events[:6], events[-2:]), ("data: ", "\n\n"))
 
 
 class Access(unittest.TestCase):

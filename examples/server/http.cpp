@@ -141,7 +141,7 @@ struct HttpServer::Impl final : httplib::Server {
             bool closed = false;
             c.closing = true;  // what follows a head that is refused is no request
             const auto end_head = [&](httplib::Request& r) {
-                c.closing = false;
+                c.closing = r.version == "HTTP/1.0";  // there a stream ends with the connection
                 ++n_answering;
                 r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
                 c.end_head(take_chunked(r));
@@ -191,12 +191,12 @@ struct HttpServer::Impl final : httplib::Server {
         return to;
     }
 
-    static void give(HttpAnswer answer, httplib::Response& to) {
+    static void give(HttpAnswer answer, const httplib::Request& from, httplib::Response& to) {
         to.status = answer.status;
         for (const auto& h : answer.headers)
             if (is_printable(h.second)) to.set_header(h.first, h.second);
         if (answer.stream) {
-            to.set_chunked_content_provider(answer.type, [write = std::move(answer.stream)](size_t, auto& sink) {
+            const auto provider = [write = std::move(answer.stream)](size_t, httplib::DataSink& sink) {
                 try {
                     SinkStream stream(sink);
                     write(stream);
@@ -205,7 +205,11 @@ struct HttpServer::Impl final : httplib::Server {
                 } catch (const std::bad_alloc&) {  // nobody above this would catch it
                     return false;
                 }
-            });
+            };
+            if (from.version == "HTTP/1.0")
+                to.set_content_provider(answer.type, provider);
+            else
+                to.set_chunked_content_provider(answer.type, provider);
             return;
         }
         to.body = std::move(answer.body);
@@ -258,7 +262,7 @@ struct HttpServer::Impl final : httplib::Server {
                               r.headers.count("transfer-encoding") != 0;
         if (refused.status == 0 && r.method == "POST" && has_body) return HandlerResponse::Unhandled;
         if (has_body) t_connection->closing = true;  // it is still to come, and nobody reads it
-        give(refused.status != 0 ? std::move(refused) : handle(r), to);
+        give(refused.status != 0 ? std::move(refused) : handle(r), from, to);
         return HandlerResponse::Handled;
     }
 
@@ -272,13 +276,13 @@ struct HttpServer::Impl final : httplib::Server {
         });
         if (!complete) t_connection->closing = true;
         if (large)
-            give(too_large(r), to);
+            give(too_large(r), from, to);
         else if (!complete && t_connection->refused() == 408)
-            give(refusal(408, r, too_slow()), to);
+            give(refusal(408, r, too_slow()), from, to);
         else if (!complete)
-            give(refusal(400, r, "the body ended early, or is not in the encoding that its head states"), to);
+            give(refusal(400, r, "the body ended early, or is not in the encoding that its head states"), from, to);
         else
-            give(handle(r), to);
+            give(handle(r), from, to);
     }
 };
 
