@@ -330,6 +330,17 @@ class BadInput(BaseServer):
             self.refused(415, "invalid_request_error", self.server.post(CHAT, form, headers={"Content-Type": kind}),
                          "application/json")
 
+    def test_pages_may_read_what_http_refuses(self):
+        page = {"Origin": "http://localhost:3000"}
+        form = {"Content-Type": "multipart/form-data; boundary=x"}
+        for status, body, headers in ((413, b"x" * (2 << 20), {}), (415, b"x", form),
+                                      (400, b"", {"Content-Length": "x"}), (501, b"", {"Transfer-Encoding": "gzip"})):
+            answer = self.server.post(CHAT, body, headers={**headers, **page})
+            self.assertEqual(answer.status, status)
+            self.assertEqual(answer.headers.get("access-control-allow-origin"), page["Origin"])
+            answer = self.server.post(CHAT, body, headers={**headers, "Origin": "https://other.example"})
+            self.assertNotIn("access-control-allow-origin", answer.headers)
+
     def test_ranges_are_ignored(self):
         whole = self.server.get("/").body
         for ranges in ("0-9", "0-9,20-29", "0-" + ",0-" * 2600, "5-"):

@@ -127,7 +127,7 @@ bool is_printable(const std::string& text) {
 struct HttpServer::Impl final : httplib::Server {
     HttpOptions options;
     HttpServer::Handler check, handle;
-    std::function<std::string(int, const std::string&, const std::string&)> error;
+    HttpServer::Refusal error;
     int stop_fd = -1, crowd_fd = -1;
     std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
 
@@ -173,7 +173,7 @@ struct HttpServer::Impl final : httplib::Server {
         const std::string why = slow ? too_slow()
                                      : "the head of the request is larger than " +
                                            std::to_string(options.max_head_bytes) + " bytes; send fewer headers";
-        const std::string body = error(c.refused(), "", why);
+        const std::string body = error(c.refused(), {}, why).body;
         const std::string answer =
             "HTTP/1.1 " + std::to_string(c.refused()) +
             (slow ? " Request Timeout" : " Request Header Fields Too Large") + "\r\nContent-Type: " + kJsonType +
@@ -216,32 +216,25 @@ struct HttpServer::Impl final : httplib::Server {
         to.set_header("Content-Type", answer.type);
     }
 
-    HttpAnswer refusal(int status, const HttpRequest& r, const std::string& why) const {
-        HttpAnswer a;
-        a.status = status;
-        a.body = error(status, r.path, why);
-        return a;
-    }
-
     /// Refuses heads that cpp-httplib would read in a way of its own.
     HttpAnswer check_head(const HttpRequest& r) const {
         const std::string length = r.header("content-length");
         const bool has_length = r.headers.count("content-length") != 0;
         const bool has_coding = r.headers.count("transfer-encoding") != 0;  // other than chunks
         if (r.path.size() > kMaxPathBytes)
-            return refusal(414, r,
-                           "the path has " + std::to_string(r.path.size()) + " bytes, expected at most " +
-                               std::to_string(kMaxPathBytes));
-        if (has_length && !is_number(length)) return refusal(400, r, "Content-Length is no number of bytes");
+            return error(414, r,
+                         "the path has " + std::to_string(r.path.size()) + " bytes, expected at most " +
+                             std::to_string(kMaxPathBytes));
+        if (has_length && !is_number(length)) return error(400, r, "Content-Length is no number of bytes");
         if (has_length && has_coding)
-            return refusal(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
-        if (has_coding) return refusal(501, r, "the Transfer-Encoding is not known, expected chunked");
+            return error(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
+        if (has_coding) return error(501, r, "the Transfer-Encoding is not known, expected chunked");
         if (has_length && std::stoull(length) > options.max_body_bytes) return too_large(r);
         return check(r);
     }
 
     HttpAnswer too_large(const HttpRequest& r) const {
-        return refusal(413, r, "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes");
+        return error(413, r, "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes");
     }
 
     /// A header given twice: programs disagree on which one counts.
@@ -254,9 +247,9 @@ struct HttpServer::Impl final : httplib::Server {
         const HttpRequest r = head(from);
         HttpAnswer refused = check_head(r);
         if (is_ambiguous(from))
-            refused = refusal(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
+            refused = error(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
         if (from.is_multipart_form_data())
-            refused = refusal(415, r, "the body is a form of several parts, expected JSON (application/json)");
+            refused = error(415, r, "the body is a form of several parts, expected JSON (application/json)");
         const std::string length = r.header("content-length");
         const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
                               r.headers.count("transfer-encoding") != 0;
@@ -278,9 +271,9 @@ struct HttpServer::Impl final : httplib::Server {
         if (large)
             give(too_large(r), from, to);
         else if (!complete && t_connection->refused() == 408)
-            give(refusal(408, r, too_slow()), from, to);
+            give(error(408, r, too_slow()), from, to);
         else if (!complete)
-            give(refusal(400, r, "the body ended early, or is not in the encoding that its head states"), from, to);
+            give(error(400, r, "the body ended early, or is not in the encoding that its head states"), from, to);
         else
             give(handle(r), from, to);
     }
@@ -291,8 +284,7 @@ std::string HttpRequest::header(const std::string& name) const {
     return found == headers.end() ? std::string() : found->second;
 }
 
-HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle,
-                       std::function<std::string(int, const std::string&, const std::string&)> error)
+HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle, Refusal error)
     : impl_(std::make_unique<Impl>()) {
     Impl& s = *impl_;
     s.options = options;
@@ -321,11 +313,11 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     });
     s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
         if (to.body.empty() && !to.content_provider_)
-            to.set_content(s.error(to.status, r.path, "this is no request that HTTP/1.1 allows"), kJsonType);
+            s.give(s.error(to.status, s.head(r), "this is no request that HTTP/1.1 allows"), r, to);
     });
     s.set_exception_handler([&s](const httplib::Request& r, httplib::Response& to, std::exception_ptr) {
-        to.status = 500;
-        to.set_content(s.error(500, r.path, "the server has no memory left for this request"), kJsonType);
+        t_connection->closing = true;  // the body may not have been read to its end
+        s.give(s.error(500, s.head(r), "the server has no memory left for this request"), r, to);
     });
 }
 

@@ -58,11 +58,11 @@ struct HttpOptions {
 class HttpServer {
   public:
     using Handler = std::function<HttpAnswer(const HttpRequest&)>;
+    using Refusal = std::function<HttpAnswer(int status, const HttpRequest&, const std::string& why)>;
     /// check     is given the head of each request; an answer with a status other than 0 ends it there.
     /// handle    is given what `check` let pass, with the body.
-    /// error     makes the body of an answer to a request that HTTP itself refuses, for instance 413.
-    HttpServer(const HttpOptions& options, Handler check, Handler handle,
-               std::function<std::string(int status, const std::string& path, const std::string& why)> error);
+    /// error     makes the answer to a request that HTTP itself refuses, for instance 413.
+    HttpServer(const HttpOptions& options, Handler check, Handler handle, Refusal error);
     ~HttpServer();
     /// Takes the port, and tells which one it is. errors: io_error: it is in use, or the address is none of this host.
     Status bind(int* port);

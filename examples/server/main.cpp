@@ -167,7 +167,7 @@ int serve(ServeOptions o) {
     server::HttpServer http(
         o.http, [&](const server::HttpRequest& r) { return router.check(r); },
         [&](const server::HttpRequest& r) { return router.handle(r); },
-        [&](int status, const std::string& path, const std::string& why) { return router.error(status, path, why); });
+        [&](int status, const server::HttpRequest& r, const std::string& why) { return router.error(status, r, why); });
     int port = 0;
     s = http.bind(&port);
     if (!s.ok()) return cli::report(s);

@@ -138,9 +138,8 @@ HttpAnswer Router::refuse(const HttpRequest& r, const Failure& failure) const {
     return with_cors(r, json_answer(body, failure.status));
 }
 
-std::string Router::error(int status, const std::string& path, const std::string& why) const {
-    const Failure failure = http_failure(status, why);
-    return dump(speaks_anthropic(path) ? anthropic_error(failure) : openai_error(failure));
+HttpAnswer Router::error(int status, const HttpRequest& r, const std::string& why) const {
+    return refuse(r, http_failure(status, why));
 }
 
 HttpAnswer Router::check(const HttpRequest& r) const {

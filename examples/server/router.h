@@ -20,8 +20,8 @@ class Router {
     /// Looks at the head of a request. An answer with status 0 lets it pass.
     HttpAnswer check(const HttpRequest& r) const;
     HttpAnswer handle(const HttpRequest& r);
-    /// The body of an error that HTTP itself raises.
-    std::string error(int status, const std::string& path, const std::string& why) const;
+    /// The answer to a request that HTTP itself refuses.
+    HttpAnswer error(int status, const HttpRequest& r, const std::string& why) const;
 
   private:
     bool is_allowed(const std::string& origin) const;
