@@ -118,7 +118,14 @@ class Access(unittest.TestCase):
             for headers, status in (({}, 401), ({"Authorization": "Bearer sesam"}, 401), ({"X-Api-Key": "x"}, 401),
                                     ({"Authorization": "Bearer "}, 401),
                                     ({"Authorization": "Bearer sesamesesame"}, 401),
-                                    ({"Authorization": "Bearer sesame"}, 200), ({"X-Api-Key": "second"}, 200)):
+                                    ({"Authorization": "Bearersesame"}, 401),
+                                    ({"Authorization": "Basic sesame"}, 401),
+                                    ({"Authorization": "Bearer SESAME"}, 401),
+                                    ({"Authorization": "Bearer sesame"}, 200), ({"X-Api-Key": "second"}, 200),
+                                    ({"Authorization": "bearer sesame"}, 200),
+                                    ({"Authorization": "Bearer none", "X-Api-Key": "second"}, 200),
+                                    ({"Authorization": "Bearer sesame", "X-Api-Key": "none"}, 200),
+                                    ({"Authorization": "Bearer none", "X-Api-Key": "none"}, 401)):
                 self.assertEqual(server.post(CHAT, HELLO, headers=headers).status, status, headers)
             for path in ("/health", "/v1/models", "/"):
                 self.assertEqual(server.get(path).status, 200)
@@ -132,7 +139,8 @@ class Access(unittest.TestCase):
     def test_origins_and_hosts(self):
         server = Server("--ctx", 256, "--cors-origin", "https://good.example")
         try:
-            for origin, allowed in (("http://localhost:3000", True), ("https://127.0.0.1", True), ("null", False),
+            for origin, allowed in (("http://localhost:3000", True), ("http://LOCALHOST", True),
+                                    ("https://127.0.0.1", True), ("null", False),
                                     ("http://[::1]:8", True), ("vscode-webview://abc", True),
                                     ("https://good.example", True), ("https://evil.example", False),
                                     ("http://localhost.evil.example", False), ("http://localhost@evil.example", False),
@@ -141,7 +149,8 @@ class Access(unittest.TestCase):
                     answer = server.request(method, path, headers={"Origin": origin})
                     self.assertEqual(answer.status, 200 if allowed else 403, origin)
                     self.assertEqual(answer.headers.get("access-control-allow-origin"), origin if allowed else None)
-            for host, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 403),
+            for host, status in (("localhost:1", 200), ("LocalHost:1", 200), ("127.0.0.1", 200),
+                                 ("[::1]:80", 200), ("evil.example", 403),
                                  ("127.0.0.1.evil.example", 403)):
                 self.assertEqual(server.get("/health", headers={"Host": host}).status, status, host)
             asked = server.request("OPTIONS", CHAT, headers={"Origin": "http://localhost",

@@ -26,12 +26,6 @@ constexpr size_t kMaxPathBytes = 1024;
 /// The connection that this thread serves: cpp-httplib does not give it to the handlers.
 thread_local Connection* t_connection = nullptr;
 
-std::string lower(std::string text) {
-    for (char& c : text)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    return text;
-}
-
 void add_one(int event_fd) {
     const uint64_t one = 1;
     while (::write(event_fd, &one, sizeof one) < 0 && errno == EINTR) {
@@ -278,6 +272,12 @@ struct HttpServer::Impl final : httplib::Server {
             give(handle(r), from, to);
     }
 };
+
+std::string lower(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return text;
+}
 
 std::string HttpRequest::header(const std::string& name) const {
     const auto found = headers.find(name);

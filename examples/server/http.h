@@ -16,6 +16,9 @@ namespace server {
 
 using cli::Status;
 
+/// With ASCII's letters in lower case.
+std::string lower(std::string text);
+
 struct HttpRequest {
     std::string method, path;                    ///< path: percent-decoded, without the query
     std::map<std::string, std::string> headers;  ///< names in lower case; the first of each name

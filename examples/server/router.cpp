@@ -81,12 +81,12 @@ const Route* find_route(const HttpRequest& r, std::string* allowed) {
     return nullptr;
 }
 
-/// "http://localhost:3000" -> "localhost"; "[::1]:80" -> "[::1]"
+/// "http://LocalHost:3000" -> "localhost"; "[::1]:80" -> "[::1]"
 std::string host_name(std::string host) {
     const size_t scheme = host.find("://");
     if (scheme != std::string::npos) host = host.substr(scheme + 3);
     const size_t end = !host.empty() && host[0] == '[' ? host.find(']') + 1 : host.find(':');
-    return host.substr(0, end);
+    return lower(host.substr(0, end));
 }
 
 bool is_this_machine(const std::string& name) { return name == "localhost" || name == "127.0.0.1" || name == "[::1]"; }
@@ -115,12 +115,14 @@ bool Router::is_allowed(const std::string& origin) const {
     return !web || is_this_machine(host_name(origin));
 }
 
+/// In either header: clients send a stand-in for a key in the one that their settings do not name.
 bool Router::has_key(const HttpRequest& r) const {
-    const std::string bearer = r.header("authorization"), prefix = "Bearer ";
-    std::string given = r.header("x-api-key");
-    if (bearer.compare(0, prefix.size(), prefix) == 0) given = bearer.substr(prefix.size());
+    const std::string bearer = r.header("authorization"), prefix = "bearer ";
+    const bool is_bearer = lower(bearer.substr(0, prefix.size())) == prefix;
+    const std::string given[] = {r.header("x-api-key"), is_bearer ? bearer.substr(prefix.size()) : ""};
     bool found = false;
-    for (const std::string& key : access_.keys) found = equal(given, key) || found;
+    for (const std::string& key : access_.keys)
+        for (const std::string& one : given) found = equal(one, key) || found;
     return found;
 }
 
