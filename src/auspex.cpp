@@ -58,6 +58,7 @@
 // grammar
 #include "grammar/expr.h"
 #include "grammar/expr.cpp"
+#include "grammar/expr_counts.cpp"
 #include "grammar/char_set.h"
 #include "grammar/char_set.cpp"
 #include "grammar/grammar.h"

@@ -135,6 +135,45 @@ TEST_CASE("regular expressions match whole texts") {
     check(regex("(a{0,3}){2}"), {{"", 2}, {"aaaaaa", 2}, {"aaaaaaa", 0}});
 }
 
+TEST_CASE("counts within counts match what the same expression without counts matches") {
+    // body{lo,hi} as a count, or written out.
+    const auto times = [](const std::string& body, int lo, int hi, bool counted) {
+        if (counted) return say("(", body, "){", lo, ",", hi, "}");
+        std::string text;
+        for (int i = hi; i > 0; --i) text = say(i > lo ? "((" : "(", body, ")", text, i > lo ? "|)" : "");
+        return "(" + text + ")";
+    };
+    const auto written = [&](int kind, bool counted) {
+        const auto n = [&](const std::string& body, int lo, int hi) { return times(body, lo, hi, counted); };
+        switch (kind) {
+            case 0: return n(n("x", 2, 3), 1, 3) + "y";  // 2, 3, 4 to 9
+            case 1: return n(n("x", 3, 4), 0, 3) + "y";  // gaps
+            case 2: return n(n("x", 2, 3), 2, 2);
+            case 3: return n(n(n("x", 1, 2) + "y?", 1, 2) + "z?", 1, 3);
+            case 4: return n(n("x", 2, 4) + "(y|x)?", 2, 3) + n("x", 0, 2);
+            default: return n(n("x", 0, 2) + "|" + n("xy", 1, 2), 2, 3);
+        }
+    };
+    for (int kind = 0; kind < 6; ++kind) {
+        const RulesPtr counted = regex(written(kind, true)), plain = regex(written(kind, false));
+        Automaton a(counted), b(plain);
+        size_t n_text = 0;
+        bool same = true;
+        const std::function<void(StateId, StateId, size_t)> compare = [&](StateId x, StateId y, size_t depth) {
+            ++n_text;
+            same = same && (x == kDead) == (y == kDead) && a.accepting(x) == b.accepting(y);
+            if (x == kDead || depth == 13) return;
+            for (const unsigned char c : {'x', 'y', 'z'}) compare(a.step(x, c), b.step(y, c), depth + 1);
+        };
+        compare(a.start(), b.start(), 0);
+        CHECK_MESSAGE(same, written(kind, true));
+        CHECK(n_text > 10);
+    }
+    check(regex("(((x{0,1000}){0,1000}){0,1000}){0,1000}y"), {{"xxxy", 2}, {"y", 2}, {"xz", 0}});
+    check(regex("(x{3}){2}"), {{"xxxxx", 1}, {"xxxxxx", 2}, {"xxxxxxx", 0}});
+    check(regex("((ab)+){2,3}"), {{"ab", 1}, {"abab", 2}, {"abababababab", 2}, {"aba", 1}});
+}
+
 TEST_CASE("regular expressions: errors name the place and the reason") {
     CHECK(regex_error("a(b").find("expected ')', found the end at byte 3") != std::string::npos);
     CHECK(regex_error("a)").find("byte 1") != std::string::npos);
@@ -178,6 +217,25 @@ TEST_CASE("hostile grammars are refused or run within bounds of work and memory"
     quick([&] { run(regex("((a|a)|(a|aa))*b"), std::string(2000, 'a')); });
     quick([&] { run(regex("(a*)*(a*)*(a?){100}b"), std::string(2000, 'a')); });
     quick([&] { run(regex("(x+x+)+y"), std::string(2000, 'x')); });
+    // Counts within counts: many combinations of counts lead to one text.
+    quick([&] { run(regex("((x{0,100}){0,100}){0,100}y"), std::string(2000, 'x')); });
+    quick([&] { run(regex("((( {0,1000}){0,1000}){0,1000}){0,1000}y"), std::string(2000, ' ')); });
+    quick([&] { run(regex("((x{0,300}b?){0,300}c?){0,300}y"), std::string(2000, 'x')); });
+    quick([&] { run(gbnf("root ::= (\"a\" [a-z]{0,1000}){0,1000}"), std::string(2000, 'a')); });
+    quick([&] { run(regex("(([\\w-]{1,63}\\.?){1,30}/?){1,30}"), std::string(1000, 'a')); });
+    quick([&] { run(regex("(x{50,99}){10,100}y"), std::string(1000, 'x')); });
+    // What cannot be made smaller is given up, and the state says so.
+    quick([&] {
+        Automaton a(regex("((x{20,35}=?){20,30}y?){20,40}z"));
+        StateId s = a.start();
+        size_t n = 0;
+        for (; n < 5000 && !a.narrowed(s); ++n) {
+            REQUIRE(s != kDead);
+            s = a.step(s, 'x');
+        }
+        CHECK(n > 500);
+        CHECK(a.narrowed(s));
+    });
     quick([&] { run(gbnf("root ::= a \"b\"\na ::= \"x\" a \"y\" | \"x\" a | \"x\""), std::string(1000, 'x')); });
     // Each rule calls the one before it twice.
     quick([&] {

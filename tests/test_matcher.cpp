@@ -310,6 +310,14 @@ TEST_CASE("a text with more readings than are followed is an error, until steps 
     CHECK_FALSE(m->status().ok());
     m->rollback(2);
     CHECK(m->status().ok());
+    // Counts within counts that many combinations lead to.
+    m = make(gbnf("root ::= ([a-z]{50,99} \"x\"?){50,100} \"0\""), vocab);
+    while (m->status().ok() && m->n_step() < 5000) REQUIRE(m->accept(Token{'x'}));
+    CHECK(m->n_step() > 1000);
+    CHECK(m->status().code == Code::unsupported);
+    m->rollback(1);
+    CHECK(m->status().ok());
+    CHECK(bit(mask(*m), Token{'x'}));
     // A stack that is too deep.
     m = make(gbnf("root ::= \"(\" root \")\" | \"x\""), vocab);
     CHECK(m->accept(std::string(1500, '(')));
@@ -350,6 +358,20 @@ TEST_CASE("forced text is what must come") {
     CHECK(m->forced() == "\n</p>");
     CHECK(m->accept(std::string_view("\n</p>")));
     CHECK(m->forced().empty());
+}
+
+TEST_CASE("counts within counts: one mask takes few states") {
+    // Each byte of a run may belong to any of the counts.
+    Vocab vocab(1, 10);
+    for (size_t n = 2; n <= 128; ++n) vocab.add(std::string(n, ' '));
+    vocab.trie = VocabTrie::build(vocab.pieces);
+    std::unique_ptr<Matcher> m = make(gbnf("root ::= (((\" \"{0,1000}){0,1000}){0,1000}){0,1000} \"y\""), vocab);
+    CHECK(m->memory() < (size_t{1} << 20));
+    m = make(gbnf("root ::= (((\" \"{0,300} \"a\"?){0,300} \"b\"?){0,300} \"c\"?){0,300} \"y\""), vocab);
+    CHECK(m->memory() < (size_t{4} << 20));
+    CHECK(m->accept(std::string(1000, ' ')));
+    CHECK(bit(mask(*m), Token{'c'}));
+    CHECK(m->status().ok());
 }
 
 TEST_CASE("hostile patterns keep masks within the memory limit") {

@@ -199,6 +199,10 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
         if (rest == kNoMatch) continue;
+        if (rules_.pool[rest].crowded) {
+            c.narrowed = true;
+            continue;
+        }
         // What is left of a reading stays one expression: it was divided where it began.
         if (rest == kEmptyText)
             c.add(kEmptyText, r.stack);

@@ -9,12 +9,7 @@ constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition
 constexpr uint32_t kWideRepeat = 8;    // times
 constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
 constexpr size_t kPartMemo = 8192;
-
-uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0x9E3779B97F4A7C15ull;
-    return x ^ (x >> 29);
-}
+constexpr size_t kMaxParts = 1024;  // of a choice with counts within, unless the grammar has a larger one
 
 }  // namespace expr_impl
 
@@ -42,11 +37,11 @@ ExprPool::ExprPool() : table_(256, 0) {
 uint64_t ExprPool::hash(const ExprNode& node) const {
     uint64_t h = static_cast<uint64_t>(node.kind);
     if (node.kind == ExprKind::choice || node.kind == ExprKind::both) {
-        for (uint32_t i = 0; i < node.b; ++i) h = expr_impl::mix(h ^ lists_[node.a + i]);
-        return expr_impl::mix(h ^ node.b);
+        for (uint32_t i = 0; i < node.b; ++i) h = mix_hash(h ^ lists_[node.a + i]);
+        return mix_hash(h ^ node.b);
     }
-    h = expr_impl::mix(h ^ uint64_t{node.a} << 32 ^ node.b);
-    return expr_impl::mix(h ^ uint64_t{node.lo} << 32 ^ node.hi);
+    h = mix_hash(h ^ uint64_t{node.a} << 32 ^ node.b);
+    return mix_hash(h ^ uint64_t{node.lo} << 32 ^ node.hi);
 }
 
 bool ExprPool::same(const ExprNode& a, const ExprNode& b) const {
@@ -116,8 +111,11 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
         n.regular = n.regular && nodes_[p].regular;
         n.logic = n.logic || nodes_[p].logic;
         n.wide = n.wide || nodes_[p].wide;
+        n.counted = n.counted || nodes_[p].counted;
+        n.crowded = n.crowded || nodes_[p].crowded;
         n.nullable = kind == ExprKind::both ? n.nullable && nodes_[p].nullable : n.nullable || nodes_[p].nullable;
     }
+    n.crowded = n.crowded || (kind == ExprKind::choice && n.counted && n.b > max_parts_);
     const size_t n_before = nodes_.size();
     const ExprId e = intern(n);
     if (nodes_.size() == n_before) lists_.resize(n.a);
@@ -181,6 +179,8 @@ ExprId ExprPool::pair(ExprId a, ExprId b) {
     n.nullable = x.nullable && y.nullable;
     n.logic = x.logic || y.logic;
     n.wide = x.wide || y.wide;
+    n.counted = x.counted || y.counted;
+    n.crowded = x.crowded || y.crowded;
     return intern(n);
 }
 
@@ -223,6 +223,7 @@ ExprId ExprPool::choice(std::vector<ExprId> parts) {
     parts.erase(std::remove(parts.begin(), parts.end(), kNoMatch), parts.end());
     flatten(ExprKind::choice, parts);
     merge_sets(parts);
+    drop_covered(parts);
     // The empty text adds nothing where another part matches it.
     if (parts.size() > 1 && parts[0] == kEmptyText)
         for (size_t i = 1; i < parts.size(); ++i)
@@ -263,6 +264,8 @@ ExprId ExprPool::except(ExprId a) {
     n.nullable = !nodes_[a].nullable;
     n.logic = a != kNoMatch;
     n.wide = nodes_[a].wide;
+    n.counted = nodes_[a].counted;
+    n.crowded = nodes_[a].crowded;
     return intern(n);
 }
 
@@ -271,6 +274,7 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     if (a == kNoMatch) return lo == 0 ? kEmptyText : kNoMatch;
     if (lo == 1 && hi == 1) return a;
     if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
+    if (nodes_[a].kind == ExprKind::repeat && nodes_[a].regular && nest(nodes_[a], lo, hi)) a = nodes_[a].a;
     if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
     if (lo == 0 && hi == 1) return optional(a);
     ExprNode n;
@@ -282,6 +286,8 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     n.logic = nodes_[a].logic;
     n.nullable = lo == 0;
     n.wide = nodes_[a].wide;
+    n.counted = lo > 1 || hi != kUnbounded || nodes_[a].counted;
+    n.crowded = nodes_[a].crowded;
     if (hi >= expr_impl::kWideRepeat) {
         // A set of its own, or one alternative of an element that is written again and again.
         const auto is_wide = [this](ExprId e) {
@@ -292,26 +298,6 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
             for (const ExprId p : parts(a)) n.wide = n.wide || is_wide(p);
     }
     return intern(n);
-}
-
-ExprId ExprPool::clip(ExprId e, uint32_t n) {
-    if (nodes_[e].logic || !nodes_[e].regular) return e;
-    std::vector<ExprId> elements;
-    for (;;) {
-        const bool last = nodes_[e].kind != ExprKind::concat;
-        const ExprId first = last ? e : nodes_[e].a;
-        const ExprNode node = nodes_[first];
-        // Each time takes a byte at least: within n bytes a count above n is never used up.
-        const bool counted = node.kind == ExprKind::repeat && !nodes_[node.a].nullable;
-        const bool clipped = counted && ((node.hi > n && node.hi != kUnbounded) || node.lo > n + 1);
-        elements.push_back(clipped ? repeat(node.a, std::min(node.lo, n + 1), node.hi > n ? kUnbounded : node.hi)
-                                   : first);
-        if (last) break;
-        e = nodes_[e].b;
-    }
-    ExprId out = kEmptyText;
-    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
-    return out;
 }
 
 /// What grammar/automaton expands.
@@ -400,6 +386,9 @@ void ExprPool::close() {
         if (used.has(b)) refine(one);
     }
     classes_.n = static_cast<uint16_t>(n);
+    max_parts_ = expr_impl::kMaxParts;
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::choice) max_parts_ = std::max<size_t>(max_parts_, node.b);
     steps_.set_classes(n);
     for (unsigned b = 256; b-- > 0;) {
         classes_.of[b] = static_cast<uint8_t>(of[b]);
@@ -427,7 +416,7 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
         return derivative(e, byte_class);
     const uint64_t key = uint64_t{e} << 8 | byte_class;
     if (part_memo_.empty()) part_memo_.resize(expr_impl::kPartMemo);
-    const size_t slot = static_cast<size_t>(expr_impl::mix(key)) % expr_impl::kPartMemo;
+    const size_t slot = static_cast<size_t>(mix_hash(key)) % expr_impl::kPartMemo;
     if (part_memo_[slot].first == key) return part_memo_[slot].second;
     const ExprId d = derivative(e, byte_class);
     part_memo_[slot] = {key, d};
@@ -436,7 +425,7 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
 
 ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
     const ExprNode whole = nodes_[e];
-    if (!nodes_[whole.a].nullable) return concat(derive_part(whole.a, byte_class), whole.b);
+    if (!nodes_[whole.a].nullable) return joined(derive_part(whole.a, byte_class), whole.b);
     std::vector<ExprId> ways;
     for (;;) {
         if (nodes_[e].kind != ExprKind::concat) {
@@ -444,7 +433,7 @@ ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
             break;
         }
         const ExprId first = nodes_[e].a, rest = nodes_[e].b;
-        ways.push_back(concat(derive_part(first, byte_class), rest));
+        add_ways(derive_part(first, byte_class), rest, ways);
         if (!nodes_[first].nullable) break;
         e = rest;
     }
@@ -485,7 +474,7 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
         case ExprKind::repeat: {
             const ExprId d = derive_part(n.a, byte_class);
             if (d == kNoMatch) return kNoMatch;
-            return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
+            return joined(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
         }
         default: return kNoMatch;
     }

@@ -35,6 +35,12 @@ struct ByteSet {
     bool operator==(const ByteSet& o) const { return word == o.word; }
 };
 
+inline uint64_t mix_hash(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15ull;
+    return x ^ (x >> 29);
+}
+
 enum class ExprKind : uint8_t {
     none,
     empty,
@@ -57,6 +63,8 @@ struct ExprNode {
     bool nullable = false;  ///< matches the empty text; only of a regular expression
     bool regular = true;    ///< no rule, token or member within
     bool logic = false;     ///< an intersection or complement within: may match nothing
+    bool counted = false;   ///< a counted repetition within
+    bool crowded = false;   ///< a choice of too many parts within, which a text has led to: not to be followed
     bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
     uint32_t a = 0, b = 0, lo = 0, hi = 0;
     bool operator==(const ExprNode& o) const {
@@ -173,6 +181,20 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
+    /// The first element of a sequence, how many times it comes, and what follows.
+    struct Times {
+        ExprId element = kEmptyText, rest = kEmptyText;
+        uint32_t lo = 1, hi = 1;
+    };
+    struct Shape;
+    Times times_of(ExprId e) const;
+    Shape shape_of(ExprId e) const;
+    /// True: whatever b matches a matches, as their counts show.
+    bool covers(ExprId a, ExprId b) const;
+    void drop_covered(std::vector<ExprId>& parts) const;
+    static bool nest(const ExprNode& inner, uint32_t& lo, uint32_t& hi);
+    void add_ways(ExprId d, ExprId rest, std::vector<ExprId>& ways);
+    ExprId joined(ExprId d, ExprId rest);
     void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
     void merge_sets(std::vector<ExprId>& parts);
     ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
@@ -191,6 +213,7 @@ class ExprPool {
     ByteClasses classes_;
     bool gave_up_ = false;
     size_t search_budget_ = 0;
+    size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;
 };
 

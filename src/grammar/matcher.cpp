@@ -410,6 +410,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
         if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return TokenTree::Visit::stop;
         const ExprId rest = exprs.derive(expr_path_[depth - 1], class_of[node.byte]);
         if (rest == kNoMatch) return TokenTree::Visit::skip;
+        if (exprs[rest].crowded) return TokenTree::Visit::stop;
         expr_path_[depth] = rest;
         for (const uint32_t token : tree->at(node)) set_bit(Span<uint32_t>(list.within), token);
         if (exprs[rest].nullable && list.follow.any()) {
@@ -435,7 +436,8 @@ bool Matcher::fit_char(const std::vector<ExprId>& from, const Alphabet& alphabet
         const std::pair<ExprId, uint8_t> at = open[i];
         leaves = leaves || (exprs[at.first].nullable && matcher_impl::meets(alphabet[at.second], follow));
         for (const std::pair<uint8_t, uint8_t>& edge : alphabet[at.second]) {
-            const ExprId rest = exprs.derive(at.first, edge.first);
+            ExprId rest = exprs.derive(at.first, edge.first);
+            if (exprs[rest].crowded) rest = kNoMatch;
             any = any || rest != kNoMatch;
             all = all && rest != kNoMatch;
             if (any && !all) return false;
