@@ -360,6 +360,13 @@ TEST_CASE("a reply is split into thinking, text and calls") {
                 false) == "[]|g(k=v;)");
     CHECK(taken("<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call>", false) ==
           "[]|h(x:[1, 2];y=z;)");
+    // In a string a tag is text, also behind quotes and backslashes that are escaped.
+    const auto json_call = [](const std::string& x) {
+        return "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"" + x + "\"}}\n</tool_call>";
+    };
+    CHECK(taken(json_call("</tool_call>"), false) == "[]|f(x=</tool_call>;)");
+    CHECK(taken(json_call("<tool_call>{ \\\"</tool_call>") + json_call("\\\\"), false) ==
+          "[]|f(x=<tool_call>{ \"</tool_call>;)|f(x=\\;)");
 }
 
 TEST_CASE("a malformed call stays in the content and does not affect other calls") {
@@ -368,7 +375,8 @@ TEST_CASE("a malformed call stays in the content and does not affect other calls
          {"<tool_call>", "<tool_call>\nnothing", "<tool_call><function=>", "<tool_call><function=f",
           "<tool_call><function=f><parameter=a>1", "<tool_call><function=f><parameter=a>1</parameter>",
           "<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{", "<tool_call><function=f>junk</function>",
-          "</tool_call>", "<function=g></function>"}) {
+          "</tool_call>", "<function=g></function>", "<tool_call>{\"name\": \"f</tool_call>\nx",
+          "<tool_call>{\"\\n\"\\", "<tool_call>{\"a"}) {
         CHECK(taken(bad, false) == "[]" + bad);
         CHECK(taken(bad + good, false) == "[]" + bad + "|g()");
         CHECK(taken(good + bad, false) == "[]" + bad + "|g()");
@@ -427,7 +435,7 @@ TEST_CASE("parsing a reply takes linear time on adversarial text") {
     for (const char* part :
          {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>",
           "<function=f></function>", "<tool_call>{", "<tool_call><function=f><parameter=a></parameter>", "</parameter>",
-          "<tool_call> ", "<think>", "</think>"}) {
+          "<tool_call> ", "<think>", "</think>", "<tool_call>{\"", "<tool_call>{\"\\\"", "<tool_call>{\"\"\"\\"}) {
         std::string text;
         while (text.size() < 400000) text += part;
         const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools).value();

@@ -147,6 +147,7 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
              "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call> ",
              "<tool_call>{\"name\": \"h\"}<tool_call>{\"name\": \"k\"}",
              "<tool_call>{\"name\": 1}</tool_call>",
+             "<tool_call>{\"name\": \"h\", \"arguments\": {\"x\": \"</tool_call> \\\" <tool_call>{\"}}</tool_call>",
              "caf\xC3\xA9 \xE3\x80\x80 \xE2\x80\x83<tool_call>{\"name\": \"h\"}</tool_call>\xC2\xA0",
              "\xE3\x80</think>\xE3",
              "\xE3\x80\x80</think>\xE3\x80\x80x\xF0\x9F\x98\x80"}) {
@@ -161,6 +162,7 @@ TEST_CASE("a malformed call cut anywhere becomes text and does not affect others
          {"<tool_call>", "<tool_call>\nnothing", "<tool_call><function=>", "<tool_call><function=f", "</tool_call>",
           "<tool_call><function=f><parameter=s>1", "<tool_call><function=f><parameter=s>1</parameter>",
           "<tool_call><function=f><parameter=i>1\n</parameter", "<tool_call>{", "<function=f><function=g></function>",
+          "<tool_call>{\"name\": \"h</tool_call>\n", "<tool_call>{\"name\": \"h\"\\",
           "<tool_call><function=f>junk</function>", "<tool_call><function=f><parameter=s>a<function=g></function>b"}) {
         check_cuts(bad, false);
         check_cuts(bad + good, false);
@@ -229,7 +231,8 @@ TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") 
     // Quadratic work on these would take minutes.
     for (const char* part :
          {"<tool_call><function=g>", "<function=g><parameter=a>", "<tool_call>{", "</parameter>", " ", "\n", "<", "a",
-          "<tool_call> ", "<think>", "<tool_call><function=g><parameter=a></parameter>"})
+          "<tool_call> ", "<think>", "<tool_call><function=g><parameter=a></parameter>", "<tool_call>{\"",
+          "<tool_call>{\"\\\""})
         for (const char* before : {"", "<tool_call>", "<tool_call><function=", "<tool_call><function=g><parameter=a>",
                                    "<tool_call><function=g><parameter=a></parameter>"}) {
             std::string text = before;

@@ -252,6 +252,7 @@ bool ReplyParser::begin_call(size_t at) {
     xml_ = text_[at_] != '{';
     if (xml_) at_ += kFunction.size();
     inside_ = at_;
+    in_string_ = escaped_ = false;
     state_ = xml_ ? State::name : State::json;
     return true;
 }
@@ -408,16 +409,28 @@ bool ReplyParser::value() {
     return true;
 }
 
-/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end.
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end. A tag in
+/// a string is text. What is no JSON fails at once: calls that misread each other's quotes would be read again and
+/// again.
 bool ReplyParser::json() {
     using namespace reply_parser_impl;
-    const size_t tag = find_tag();
-    if (tag == text_.size()) return final_ && finish_json(tag);
-    const Match end = match(tag, kCallEnd), call = candidate(tag, true);
-    if (end == Match::yes || call == Match::yes) return finish_json(tag);
-    if (end == Match::more || call == Match::more) return false;
-    ++at_;
-    return true;
+    for (; at_ < text_.size(); ++at_) {
+        const char c = text_[at_];
+        if (in_string_) {
+            if (static_cast<unsigned char>(c) < 0x20) return fail_call();
+            in_string_ = escaped_ || c != '"';
+            escaped_ = !escaped_ && c == '\\';
+        } else if (c == '\\') {
+            return fail_call();
+        } else if (c == '"') {
+            in_string_ = true;
+        } else if (c == '<') {
+            const Match end = match(at_, kCallEnd), call = candidate(at_, true);
+            if (end == Match::yes || call == Match::yes) return finish_json(at_);
+            if (end == Match::more || call == Match::more) return false;
+        }
+    }
+    return final_ && finish_json(at_);
 }
 
 bool ReplyParser::finish_json(size_t end) {
