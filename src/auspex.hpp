@@ -442,7 +442,7 @@ class AUSPEX_API Vocabulary {
 
 // ---------------------------------------------------------------------------------------- chat
 
-/// One argument of a tool call. `json` says whether `value` is JSON text or a plain string.
+/// One argument of a tool call. `json`: `value` is JSON text, its numbers as they were written; else a plain string.
 struct ToolArgument {
     std::string name, value;
     bool json = false;

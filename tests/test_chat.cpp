@@ -405,6 +405,9 @@ TEST_CASE("arguments are parsed as the types that the tools declare") {
     CHECK(typed("n", "7") == "[]|f(n=7;)");
     CHECK(typed("o", "{\"a\":1}") == "[]|f(o:{\"a\": 1};)");
     CHECK(typed("o", "None") == "[]|f(o:null;)");
+    CHECK(typed("i", "9007199254740993.0") == "[]|f(i:9007199254740993.0;)");
+    CHECK(typed("o", "{\"a\": 1e400}") == "[]|f(o:{\"a\": 1e400};)");
+    CHECK(taken("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1E400}}", false) == "[]|f(x:1E400;)");
     CHECK(typed("unknown", "[1]") == "[]|f(unknown:[1];)");
     CHECK(typed("unknown", "\"q\"") == "[]|f(unknown=q;)");
     CHECK(taken("Now:\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>", false, tools) == "[]Now:|f(i:1;)");

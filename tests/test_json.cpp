@@ -35,6 +35,11 @@ TEST_CASE("numbers keep their digits and are formatted as in Python") {
     REQUIRE(Json::parse("123456789012345678901234567890").get(n).ok());
     CHECK(n.text() == "123456789012345678901234567890");
     CHECK(n.dump() == n.text());
+    // Other than Python's, the form for replies holds every number.
+    const std::string exact = "[1e400, -0, 0.1000000000000000000001, 9007199254740993.0]";
+    CHECK(again(exact) == "[Infinity, 0, 0.1, 9007199254740992.0]");
+    REQUIRE(Json::parse(exact).get(n).ok());
+    CHECK(n.dump(Json::Numbers::written) == exact);
     const char* pairs[][2] = {{"1.50", "1.5"},
                               {"1e5", "100000.0"},
                               {"1E-5", "1e-05"},

@@ -90,7 +90,8 @@ ChatReply assembled(const Events& events) {
                 for (size_t i = 0; i < json.items().size(); ++i) {
                     const Json& v = json.items()[i];
                     const bool plain = v.is(Json::Kind::string);
-                    r.tool_calls.back().arguments.push_back({json.keys()[i], plain ? v.text() : v.dump(), !plain});
+                    r.tool_calls.back().arguments.push_back(
+                        {json.keys()[i], plain ? v.text() : v.dump(Json::Numbers::written), !plain});
                 }
         }
     }
@@ -146,6 +147,7 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
              "<tool_call><function=f><parameter=s>a</parameter> b</parameter>\n </function>",
              "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call> ",
              "<tool_call>{\"name\": \"h\"}<tool_call>{\"name\": \"k\"}",
+             "<tool_call>{\"name\": \"h\", \"arguments\": {\"x\": [1e400, 0.1000000000000000000001]}}</tool_call>",
              "<tool_call>{\"name\": 1}</tool_call>",
              "<tool_call>{\"name\": \"h\", \"arguments\": {\"x\": \"</tool_call> \\\" <tool_call>{\"}}</tool_call>",
              "caf\xC3\xA9 \xE3\x80\x80 \xE2\x80\x83<tool_call>{\"name\": \"h\"}</tool_call>\xC2\xA0",
@@ -246,8 +248,9 @@ TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") 
 }
 
 TEST_CASE("a reply becomes the message that a request reads back") {
+    const std::string huge = "<tool_call>{\"name\": \"h\", \"arguments\": {\"x\": {\"y\": 1e400}}}</tool_call>";
     const ChatReply reply =
-        auspex::parse_reply("why \"\n</think>\n\nSo:\n" + std::string(kCall) + kCall, true, kTools).value();
+        auspex::parse_reply("why \"\n</think>\n\nSo:\n" + std::string(kCall) + huge, true, kTools).value();
     const std::string json = auspex::to_json(reply).value();
     ChatRequest request;
     REQUIRE(ChatRequest::from_json("{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, " + json + "]}")
@@ -260,5 +263,8 @@ TEST_CASE("a reply becomes the message that a request reads back") {
     back.tool_calls = m.tool_calls;
     CHECK(m.role == "assistant");
     CHECK(line(back) == line(reply));
+    // The template shows it as Python does.
+    const std::string shown = auspex::render_chat(request, ChatStyle::qwen36).value().text();
+    CHECK(shown.find("{\"y\": Infinity}") != std::string::npos);
     CHECK(auspex::to_json(ChatReply()).value() == R"({"role": "assistant", "content": ""})");
 }

@@ -57,7 +57,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
     if (Json::parse(bare).get(value).ok()) {
         // A JSON string is passed as a string, without its quotes.
         out.json = !value.is(Json::Kind::string);
-        out.value = out.json ? value.dump() : value.text();
+        out.value = out.json ? value.dump(Json::Numbers::written) : value.text();
     } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
         out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
     } else if (type != nullptr && bare == "None") {

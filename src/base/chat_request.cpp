@@ -69,7 +69,8 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
     for (size_t i = 0; i < json.items().size(); ++i) {
         const Json& value = json.items()[i];
         const bool plain = value.is(Json::Kind::string);
-        call.arguments.push_back(ToolArgument{json.keys()[i], plain ? value.text() : value.dump(), !plain});
+        call.arguments.push_back(
+            ToolArgument{json.keys()[i], plain ? value.text() : value.dump(Json::Numbers::written), !plain});
     }
     return Status();
 }
@@ -143,7 +144,7 @@ Status read_request(const Json& json, ChatRequest& r) {
         for (size_t i = 0; i < tools->items().size(); ++i) {
             const Json& tool = tools->items()[i];
             if (!tool.is(Json::Kind::object)) return wrong(say("tools[", i, "]"), tool, "an object");
-            r.tools.push_back(tool.dump());
+            r.tools.push_back(tool.dump(Json::Numbers::written));
         }
     }
     if (Status s = read_switches(json, "", r); !s.ok()) return s;

@@ -335,11 +335,11 @@ const Json* Json::find(std::string_view key) const {
     return nullptr;
 }
 
-void Json::dump_to(std::string& out) const {
+void Json::dump_to(std::string& out, Numbers numbers) const {
     switch (kind_) {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
-        case Kind::number: out += json_impl::python_number(text_, true); return;
+        case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
         case Kind::string: json_impl::dump_string(out, text_); return;
         case Kind::array:
         case Kind::object: break;
@@ -352,14 +352,14 @@ void Json::dump_to(std::string& out) const {
             json_impl::dump_string(out, keys_[i]);
             out += ": ";
         }
-        items_[i].dump_to(out);
+        items_[i].dump_to(out, numbers);
     }
     out += object ? '}' : ']';
 }
 
-std::string Json::dump() const {
+std::string Json::dump(Numbers numbers) const {
     std::string out;
-    dump_to(out);
+    dump_to(out, numbers);
     return out;
 }
 

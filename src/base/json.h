@@ -41,15 +41,17 @@ class Json {
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
 
-    /// What json.dumps(value, ensure_ascii=False) writes in Python.
-    std::string dump() const;
+    /// What json.dumps(value, ensure_ascii=False) writes in Python; with Numbers::written the numbers keep their
+    /// digits. Python's form of 1e400 is Infinity, which is no JSON.
+    enum class Numbers { python, written };
+    std::string dump(Numbers numbers = Numbers::python) const;
     /// What str(value) writes in Python for null, booleans and numbers ("None", "True", "1.5");
     /// strings as they are, arrays and objects as dump().
     std::string python_str() const;
 
   private:
     friend class JsonReader;
-    void dump_to(std::string& out) const;
+    void dump_to(std::string& out, Numbers numbers) const;
     Kind kind_ = Kind::null;
     bool boolean_ = false;
     std::string text_;

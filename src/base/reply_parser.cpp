@@ -445,10 +445,11 @@ bool ReplyParser::finish_json(size_t end) {
     for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
         const Json& v = arguments->items()[i];
         const bool plain = v.is(Json::Kind::string);
-        call_.arguments.push_back(ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(), !plain});
+        call_.arguments.push_back(
+            ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(Json::Numbers::written), !plain});
     }
     add(ReplyEvent::Kind::call_begin, call_.name);
-    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump() : "{}");
+    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump(Json::Numbers::written) : "{}");
     add(ReplyEvent::Kind::call_end, {});
     at_ = end;
     if (match(end, kCallEnd) == Match::yes) at_ += kCallEnd.size();
