@@ -128,6 +128,9 @@ TEST_CASE("regular expressions match whole texts") {
                                                "A\t./-",
                                                2}});
     check(regex("x{,3}a{b"), {{"x{,3}a{b", 2}});
+    check(regex("{a}{,2}"), {{"{a}{,2}", 2}});
+    check(regex("\\ud83d\\udc41|\\ud83d\\u0041|x"), {{"\xF0\x9F\x91\x81", 2}, {"\xEF\xBF\xBD", 0}, {"x", 2}});
+    CHECK(regex_error("\\ud83d\\u0041").find("matches nothing") != std::string::npos);
     check(regex("\\p{L}+"), {{"a\xC3\xA9\xD0\x96", 2}, {"1", 0}});
     check(regex("^a|b$"), {{"a", 2}, {"b", 2}, {"ab", 0}});
     check(regex(""), {{"", 2}, {"a", 0}});
@@ -179,6 +182,10 @@ TEST_CASE("regular expressions: errors name the place and the reason") {
     CHECK(regex_error("a)").find("byte 1") != std::string::npos);
     CHECK(regex_error("*a").find("something to repeat") != std::string::npos);
     CHECK(regex_error("a**").find("no second repetition") != std::string::npos);
+    CHECK(regex_error("a{2}{3}").find("no second repetition, found '{3}' at byte 4") != std::string::npos);
+    CHECK(regex_error("a+?{3,}").find("no second repetition") != std::string::npos);
+    for (const char* p : {"{3}", "a|{3}", "^{3,4}", "({3})", "{5,2}"})
+        CHECK_MESSAGE(regex_error(p).find("something to repeat") != std::string::npos, p);
     CHECK(regex_error("[a").find("']'") != std::string::npos);
     CHECK(regex_error("a{2,1}").find("not below") != std::string::npos);
     for (const char* p : {"(?=a)b", "(?!a)b", "(?<=a)b", "(a)\\1", "a\\b", "(?i)a", "\\p{Lu}", "a^b"})

@@ -132,7 +132,7 @@ class RegexReader {
             out = add(std::move(anchor));
             return true;
         }
-        if (have('*') || have('+') || have('?')) return error("something to repeat");
+        if (at_repetition()) return error("something to repeat");
         if (take('(')) {
             if (take("?<")) {
                 if (have('=') || have('!')) return unsupported("look-behind");
@@ -176,10 +176,18 @@ class RegexReader {
             return status.ok();
         }
         take('?');  // lazy: the same texts
-        if (have('*') || have('+') || have('?')) return error("no second repetition");
+        if (at_repetition()) return error("no second repetition");
         node.parts.push_back(out);
         out = add(std::move(node));
         return true;
+    }
+
+    bool at_repetition() {
+        const size_t begin = at_;
+        uint32_t lo = 0, hi = 0;
+        const bool counted = have('{') && (counts(lo, hi) || !status.ok());
+        at_ = begin;
+        return counted || have('*') || have('+') || have('?');
     }
 
     /// {m}, {m,} or {m,n}. Without a number it is a brace as any character.
@@ -284,11 +292,15 @@ class RegexReader {
             return hex(end - at_, code) && take('}') && (code <= 0x10FFFF || error("a code point"));
         }
         if (!hex(4, code)) return false;
+        // Two halves of a pair are one character; half of one matches nothing.
+        const size_t after = at_;
         uint32_t low = 0;
-        if (code >= 0xD800 && code <= 0xDBFF && take("\\u")) {
-            if (!hex(4, low)) return false;
-            code = 0x10000 + ((code - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
+        if (code >= 0xD800 && code <= 0xDBFF && take("\\u") && hex(4, low) && low >= 0xDC00 && low <= 0xDFFF) {
+            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+            return true;
         }
+        at_ = after;
+        status = Status();
         return true;
     }
 
