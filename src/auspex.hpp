@@ -521,7 +521,8 @@ struct ChatReply {
     std::vector<ToolCall> tool_calls;
 };
 /// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
-/// the thinking is left out, and in a reply with calls that before a call and at the end.
+/// the thinking is left out, and in a reply with calls that before a call and at the end. Of a parameter that a call
+/// gives twice the last value counts.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
@@ -549,7 +550,8 @@ struct ReplyEvent {
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
 /// tag or a call, or is white space that may be the end. A declared string argument is passed on as it arrives, others
-/// when they are complete. Can be moved, not copied.
+/// when they are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last
+/// one counts. Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;

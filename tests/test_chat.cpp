@@ -360,6 +360,10 @@ TEST_CASE("a reply is split into thinking, text and calls") {
                 false) == "[]|g(k=v;)");
     CHECK(taken("<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call>", false) ==
           "[]|h(x:[1, 2];y=z;)");
+    // The last value of a parameter counts.
+    CHECK(taken("<tool_call><function=g><parameter=k>1</parameter><parameter=j>2</parameter><parameter=k>3</parameter>"
+                "</function></tool_call>",
+                false) == "[]|g(k:3;j:2;)");
     // In a string a tag is text, also behind quotes and backslashes that are escaped.
     const auto json_call = [](const std::string& x) {
         return "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"" + x + "\"}}\n</tool_call>";

@@ -143,6 +143,8 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
              "<function=g><parameter=k>v</parameter></function> x",
              "<tool_call>\r\n<function=f>\r\n<parameter=s>\r\nv\r\n\r\n</parameter>\r\n</function>\r\n</tool_call>",
              "<tool_call><function=f><parameter=s>\r</parameter><parameter=i></parameter></function>",
+             "<tool_call><function=f><parameter=s>a</parameter><parameter=i>1</parameter><parameter=s>b</parameter>"
+             "</function>",
              "<tool_call><function=f><parameter=n>null</parameter><parameter=o>None</parameter></function>",
              "<tool_call><function=f><parameter=s>a</parameter> b</parameter>\n </function>",
              "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call> ",

@@ -1,6 +1,7 @@
 #include "reply_parser.h"
 
 #include <algorithm>
+#include <map>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -26,6 +27,16 @@ std::string_view without_newline(std::string_view value) {
     if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
     if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
     return value;
+}
+
+/// Of an argument that was given twice the last value counts, at the place of the first, as with a key in JSON.
+void keep_last(std::vector<ToolArgument>& arguments) {
+    std::map<std::string, size_t> places;
+    for (ToolArgument& a : arguments) {
+        ToolArgument& to = arguments[places.emplace(a.name, places.size()).first->second];
+        if (&to != &a) to = std::move(a);
+    }
+    arguments.resize(places.size());
 }
 
 }  // namespace
@@ -269,6 +280,7 @@ bool ReplyParser::finish_call() {
     if (xml_) {
         add(ReplyEvent::Kind::call_arguments, call_.arguments.empty() ? "{}" : "}");
         add(ReplyEvent::Kind::call_end, {});
+        reply_parser_impl::keep_last(call_.arguments);
     }
     if (blank_) content_.cut(n_held_before_);
     blank_ = true;
