@@ -332,6 +332,27 @@ TEST_CASE("schema: hostile ones end within bounds of work and memory") {
     names += "}, \"patternProperties\": {";
     for (int i = 0; i < 300; ++i) names += say(i ? "," : "", "\"^x", i, "\": {}");
     CHECK(quick(names + "}}") != "ok");
+    // Values and alternatives are compared with a bound, and equal alternatives not at all.
+    const std::string twice = R"({"allOf": [{"$ref": "#/$defs/a%"}, {"$ref": "#/$defs/a%"}]})";
+    const auto chain = [&](int n, int step) {
+        std::string out = R"({"oneOf": [{"const": 1}, {"$ref": "#/$defs/a0"}], "$defs": {)";
+        for (int i = 0; i < n; ++i) {
+            std::string next = twice;
+            for (size_t at; (at = next.find('%')) != std::string::npos;) next.replace(at, 1, std::to_string(i + step));
+            out += say("\"a", i, "\": ", next, ", ");
+        }
+        return out + say("\"a", n, "\": {}}}");
+    };
+    CHECK(quick(chain(1, 0)).find("unsupported: #: to compare its alternatives") == 0);
+    CHECK(quick(chain(40, 1)).find("unsupported: #: to compare its alternatives") == 0);
+    std::string same = "{\"oneOf\": [", members;
+    for (int i = 0; i < 200; ++i) members += say(i ? "," : "", "\"p", i, "\"");
+    for (int i = 0; i < 100; ++i) same += say(i ? "," : "", R"({"$ref": "#/$defs/x"})");
+    CHECK(error(same + "], \"$defs\": {\"x\": {\"type\": \"object\", \"required\": [" + members + "]}}}")
+              .find("the alternatives combine") != std::string::npos);
+    std::string integers = "{\"type\": \"integer\", \"enum\": [0";
+    for (int i = 1; i < 16000; ++i) integers += say(",", i);
+    CHECK(quick(integers + "]}") == "ok");
 }
 
 TEST_CASE("schema: members in any order keep only the sets that a text has reached") {

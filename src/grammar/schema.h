@@ -157,6 +157,8 @@ class SchemaCompiler {
                              int depth);
     Verdict check_members(const Json& value, const Json& schema, int depth);
     bool matches(const std::string& pattern, const std::string& text, bool& known);
+    /// Counts steps of comparing. False: there were too many, and the schema is refused.
+    bool spend(size_t n_step);
 
     // errors
     bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
@@ -199,6 +201,7 @@ class SchemaCompiler {
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
     size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
+    size_t n_step_ = 0;  ///< of comparing them and of validating values
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     // Of a tool's arguments.
     std::vector<std::string> ends_;

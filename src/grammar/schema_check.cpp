@@ -7,6 +7,7 @@ namespace detail {
 namespace schema_check_impl {
 
 constexpr int kMaxCheckDepth = 64;
+constexpr size_t kMaxSteps = 2000000;
 
 }  // namespace schema_check_impl
 
@@ -29,7 +30,16 @@ bool equal_json(const Json& a, const Json& b) {
     return true;
 }
 
+bool SchemaCompiler::spend(size_t n_step) {
+    n_step_ += n_step;
+    if (n_step_ <= schema_check_impl::kMaxSteps) return true;
+    return fail_at(Code::unsupported, root_, "",
+                   say("to compare its alternatives, names and listed values takes more than ",
+                       schema_check_impl::kMaxSteps, " steps; make the schema smaller"));
+}
+
 SchemaCompiler::Verdict SchemaCompiler::check(const Json& value, const Json& schema, int depth) {
+    if (!spend(1)) return Verdict::unknown;
     if (schema.is(Json::Kind::boolean)) return schema.boolean() ? Verdict::yes : Verdict::no;
     if (!schema.is(Json::Kind::object) || depth > schema_check_impl::kMaxCheckDepth) return Verdict::unknown;
     Verdict result = Verdict::yes;
@@ -77,6 +87,7 @@ SchemaCompiler::Verdict SchemaCompiler::check_applicator(const Json& value, cons
 SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const Json& schema, size_t index, int depth) {
     const std::string& key = schema.keys()[index];
     const Json& argument = schema.items()[index];
+    if (!spend(1 + argument.items().size() / 16)) return Verdict::unknown;
     TypeFacts f;
     const auto verdict = [](bool good) { return good ? Verdict::yes : Verdict::no; };
     for (const char* k : {"$ref", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies",
@@ -159,12 +170,15 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
     TypeFacts f;
     f.objects.push_back(&schema);
     Verdict all = Verdict::yes;
-    for (size_t i = 0; i < value.keys().size(); ++i)
+    const Json* properties = schema.find("properties");
+    for (size_t i = 0; i < value.keys().size(); ++i) {
+        if (!spend(properties ? properties->keys().size() / 16 : 0)) return Verdict::unknown;
         for (const Json* s : schemas_of_member(f, value.keys()[i])) {
             const Verdict one = check(value.items()[i], *s, depth);
             if (one == Verdict::no) return one;
             if (one == Verdict::unknown) all = one;
         }
+    }
     return all;
 }
 

@@ -268,7 +268,7 @@ bool SchemaCompiler::add_one_of(Branch& branch, const Json& schema, const std::v
             if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
     }
     branch.divide_by(schema, "oneOf", std::move(ways));
-    return true;
+    return status_.ok();
 }
 
 unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
@@ -277,6 +277,7 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
     TypeFacts facts;
     const Json* type = schema.find("type");
     const Json *values = schema.find("enum"), *value = schema.find("const");
+    if (!spend(1 + (values ? values->items().size() / 16 : 0))) return types;
     if (type && gather_type(schema, *type, facts)) types &= facts.types;
     const auto type_of = [](const Json& v) -> unsigned {
         Decimal d;
@@ -311,7 +312,7 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
 
 /// Whether no value can be valid against both: by type, by the values they list, or by a required member.
 bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
-    if (depth > 6 || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
+    if (depth > 6 || &a == &b || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
     for (const bool second : {false, true}) {
         const Json &x = second ? b : a, &y = second ? a : b;
         if (const Json* ref = x.find("$ref"); ref && ref->is(Json::Kind::string)) {
@@ -341,7 +342,9 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
         const Json &x = second ? b : a, &y = second ? a : b;
         const Json *required = x.find("required"), *mine = x.find("properties"), *others = y.find("properties");
         if (!required || !required->is(Json::Kind::array)) continue;
+        const size_t n_member = (mine ? mine->keys().size() : 0) + (others ? others->keys().size() : 0);
         for (const Json& name : required->items()) {
+            if (!spend(1 + n_member / 16)) return false;
             const Json* theirs = others ? others->find(name.text()) : nullptr;
             if (!theirs) {
                 const Json* extra = y.find("additionalProperties");
@@ -460,6 +463,7 @@ bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& ke
 }
 
 bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+    if (!status_.ok()) return false;
     if (options_.ignore_unsupported) {
         ignored_.insert(pointer_of(where) + ": " + key);
         return true;

@@ -305,12 +305,14 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
         for (const Json* s : flat) {
             // Branches have divided what combines schemas; what is left are the schema's own keywords.
             for (size_t key = 0; key < s->keys().size() && fits; ++key) {
+                if (s->keys()[key] == "enum" || s->keys()[key] == "const") continue;  // facts.values are in all of them
                 const Verdict verdict = check_keyword(*v, *s, key, 0);
                 if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
                     return kNoMatch;
                 fits = verdict != Verdict::no;
             }
         }
+        if (!status_.ok()) return kNoMatch;
         if (!fits) continue;
         if (is_string)
             add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
