@@ -150,6 +150,13 @@ TEST_CASE("schema: strings by length, pattern and format") {
     check(R"({"type": "string", "format": "duration"})", {"\"P1Y2M3DT4H\"", "\"PT5M\"", "\"P2W\""},
           {"\"P\"", "\"1D\""});
     check(R"({"type": "string", "format": "time"})", {"\"23:59:59Z\""}, {"\"25:00:00Z\""});
+    // A pattern that no text matches, such as a character that is half of a surrogate pair.
+    for (const char* none : {"[]", "^[]+$", "[^\\\\s\\\\S]", "[\\\\ud800-\\\\udbff][\\\\udc00-\\\\udfff]"}) {
+        const std::string pattern = say("{\"pattern\": \"", none, "\"}");
+        check(pattern, {"1"}, {"\"\"", "\"a\"", "\"\xF0\x9F\x98\x80\""});
+        check("{\"not\": " + pattern + "}", {"\"\"", "\"a\""}, {"1"});
+        check("{\"enum\": [\"a\", 1], \"allOf\": [" + pattern + "]}", {"1"}, {"\"a\""});
+    }
 }
 
 TEST_CASE("schema: arrays") {

@@ -14,6 +14,7 @@
 #include "regex.h"
 
 #include <deque>
+#include <optional>
 #include <set>
 
 namespace auspex {
@@ -128,8 +129,9 @@ class SchemaCompiler {
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
     bool has_end(std::string_view text) const;
-    ExprId format_expr(const std::string& format, const Json& where, Writing writing);
-    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
+    /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
+    std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);
+    std::optional<ExprId> pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);

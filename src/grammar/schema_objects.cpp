@@ -141,7 +141,7 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
         auto rules = std::make_shared<Rules>();
         rules->start = rules->add_rule("pattern");
         const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
-        const bool ready = status.ok() && rules->finish().ok();
+        const bool ready = status.ok() && (rules->finish().ok() || rules->body[0] == kNoMatch);
         Pattern entry;
         if (ready) entry.rules = std::move(rules);
         found = patterns_.emplace(pattern, std::move(entry)).first;
@@ -151,7 +151,7 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
     if (n_match_bytes_ > schema_objects_impl::kMaxMatchBytes)
         fail_at(Code::unsupported, root_, "", "too many names are matched with patterns; make the schema smaller");
     known = p.rules != nullptr && text.size() <= schema_objects_impl::kMaxMatchText && status_.ok();
-    if (!known) return false;
+    if (!known || p.rules->body[0] == kNoMatch) return false;
     if (!p.automaton || p.automaton->memory() > schema_objects_impl::kMaxMatchMemory)
         p.automaton = std::make_unique<Automaton>(p.rules);
     StateId s = p.automaton->start();
@@ -234,7 +234,7 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
     }
     std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
     for (const std::string& p : patterns)
-        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical));
+        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical).value_or(kNoMatch));
     std::vector<std::string> names;
     for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
     if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));

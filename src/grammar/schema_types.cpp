@@ -359,24 +359,25 @@ ExprId SchemaCompiler::write_value(const Json& value) {
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
 }
 
-ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing) {
+std::optional<ExprId> SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key,
+                                                   Writing writing) {
     Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, writing);
     if (e.ok()) return e.value();
     if (e.status().code == Code::unsupported && options_.ignore_unsupported)
         unsupported(where, key);
     else
         fail_at(e.status().code, where, key, e.status().text);
-    return kNoMatch;
+    return std::nullopt;
 }
 
-ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
+std::optional<ExprId> SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
     for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
         if (format != f.name) continue;
         const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, writing);
-        if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
-        return e.value();
+        if (e.ok()) return e.value();
+        fail_at(e.status().code, where, "format", e.status().text);
     }
-    return kNoMatch;
+    return std::nullopt;
 }
 
 ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, ValuePlace place) {
@@ -389,14 +390,14 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
     const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
     const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
-    const auto add = [&](ExprId e, bool negated) {
-        if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
+    const auto add = [&](std::optional<ExprId> e, bool negated) {
+        if (e) parts.push_back(negated ? pool_.except(*e) : *e);
     };
     for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern", writing), false);
     for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not", writing), true);
     for (const std::string& name : f.formats) {
-        const ExprId e = format_expr(name, where, writing);
-        if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        const std::optional<ExprId> e = format_expr(name, where, writing);
+        if (!e && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
