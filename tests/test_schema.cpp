@@ -294,6 +294,34 @@ TEST_CASE("schema: errors name the pointer and the keyword") {
     CHECK(rules->ignored == std::vector<std::string>{"#/items: format 'colour'", "#/items: pattern", "#: uniqueItems"});
 }
 
+TEST_CASE("schema: a keyword that is ignored takes no value away") {
+    SchemaOptions lenient;
+    lenient.ignore_unsupported = true;
+    const std::string address =
+        R"({"oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]})";
+    check(address, {R"("1.2.3.4")", R"("::1")"}, {R"("x")", "1"}, lenient);
+    check(R"({"type": "object", "properties": {"ip": )" + address + R"(}, "required": ["ip"]})", {R"({"ip": "::1"})"},
+          {"{}", R"({"ip": 1})"}, lenient);
+    check(R"({"type": "string", "not": {"format": "email"}})", {R"("x")"}, {"1"}, lenient);
+    check(R"({"type": "string", "not": {"type": "string", "format": "email"}})", {R"("x")"}, {"1"}, lenient);
+    check(R"({"not": {"uniqueItems": true}})", {"1", "[1, 1]"}, {}, lenient);
+    check(R"({"not": {"minimum": 3, "exclusiveMinimum": true}})", {"1"}, {}, lenient);
+    check(R"({"type": "integer", "not": {"$ref": "#/$defs/i", "minimum": 3}, "$defs": {"i": {"type": "integer"}}})",
+          {"1"}, {"\"x\""}, lenient);
+    const std::string some = R"({"type": "array", "items": {"type": "integer"}, "contains": {"const": 1}, )";
+    check(some + R"("maxItems": 100})", {"[1]", "[2]"}, {"[\"x\"]"}, lenient);
+    check(some + R"("maxItems": 2})", {"[2, 1]"}, {"[2]"}, lenient);
+    check(R"({"type": "object", "patternProperties": {"^(?!x).": {"type": "integer"}, "^s": {"type": "string"}},
+              "properties": {"p": {}, "x": {}}, "additionalProperties": false})",
+          {"{}", R"({"a": 1})", R"({"s": "x"})", R"({"p": 1})"}, {R"({"s": 1})"}, lenient);
+    check(
+        R"({"type": "object", "required": ["r"], "patternProperties": {"^(?!x).": {}}, "additionalProperties": false})",
+        {R"({"r": 1})"}, {"{}"}, lenient);
+    check(R"({"type": "object", "patternProperties": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}, "f": {}},
+              "additionalProperties": false})",
+          {R"({"a": 1})"}, {}, lenient);
+}
+
 TEST_CASE("schema: hostile ones end within bounds of work and memory") {
     const auto quick = [](const std::string& schema) {
         const test::AllocationCount count;

@@ -135,7 +135,7 @@ class SchemaCompiler {
 
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
-    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas);
     ObjectRule empty_object(const TypeFacts& f, ExprId separator) const;
     ExprId members_of(ObjectRule object);
     ExprId write_object(const TypeFacts& facts, const Json& where);

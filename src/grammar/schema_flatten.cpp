@@ -185,11 +185,10 @@ bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
     if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string)) {
         const Json* target = resolve(schema, ref->text());
         if (!target) return false;
-        if (item.negative && !old_draft_ && schema.keys().size() > 1)
+        if (item.negative && !old_draft_)
             for (const std::string& key : schema.keys())
-                if (key != "$ref" && key != "description" && key != "title" && key[0] != '$' &&
-                    !unsupported(schema, "not", "of a reference with other keywords"))
-                    return false;
+                if (key != "description" && key != "title" && key[0] != '$')
+                    return unsupported(schema, "not", "of a reference with other keywords");
         branch.open.push_back({target, item.negative, link});
         if (old_draft_ || item.negative) return true;
     }

@@ -18,8 +18,9 @@ std::string typed(const char* type, const std::string& rest) { return say("{\"ty
 
 bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
     Alternatives ways;
+    // Without one of its ways the rest would refuse what violates the schema in that way only.
     for (size_t key = 0; key < schema.keys().size(); ++key)
-        if (!negate_keyword(ways, schema, key, link)) return false;
+        if (!negate_keyword(ways, schema, key, link)) return status_.ok();
     if (ways.empty()) return false;  // everything is valid against the schema
     branch.divide_by(schema, "not", std::move(ways));
     return true;
@@ -63,6 +64,7 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     return true;
 }
 
+/// Adds the ways in which the keyword is violated. False: it is ignored or refused.
 bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_t index, size_t link) {
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
@@ -103,7 +105,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum") {
         const Json* flag = schema.find(key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
         if (!value.is(Json::Kind::number) || (flag && flag->is(Json::Kind::boolean)))
-            return unsupported(schema, "not", "of a bound in the form of draft 4");
+            return unsupported(schema, "not", "of a bound in the form of draft 4"), false;
         const char* opposite = key == "minimum"            ? "exclusiveMaximum"
                                : key == "maximum"          ? "exclusiveMinimum"
                                : key == "exclusiveMinimum" ? "maximum"
@@ -112,7 +114,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     } else if (key == "multipleOf") {
         way(typed("number", "\"!multipleOf\":" + value.text()));
     } else if (key == "pattern" || key == "format") {
-        if (key == "format") return unsupported(schema, "not", "of a format");
+        if (key == "format") return unsupported(schema, "not", "of a format"), false;
         way(typed("string", "\"!pattern\":" + value.dump()));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
@@ -136,7 +138,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
               "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})
             if (key == known && !(value.is(Json::Kind::boolean) && key == "uniqueItems" && !value.boolean()))
-                return unsupported(schema, "not", "of " + key);
+                return unsupported(schema, "not", "of " + key), false;
     }
     return status_.ok();
 }

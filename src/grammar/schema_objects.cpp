@@ -54,6 +54,7 @@ ExprId SchemaCompiler::any_value() {
 // ---------------------------------------------------------------------------------------------- arrays
 
 ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
+    using namespace schema_objects_impl;
     if (f.min_items > f.max_items) return kNoMatch;
     // Of each schema: the items that it lists, and what holds for those after them.
     std::vector<std::pair<const Json*, const Json*>> lists;
@@ -82,12 +83,17 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
     const ExprId rest = value_expr(schemas_at(n_listed));
     ExprId body = kEmptyText;
     if (!f.contains.empty()) {
-        if (n_listed > 0 || f.contains.size() > 1) {
-            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNoMatch;
-        } else {
-            body = write_contains(f, rest, schemas_at(0), where);
+        const bool bounded = f.max_items != UINT64_MAX;
+        const uint64_t n_way = bounded ? f.max_items : f.min_items;
+        const std::string why = n_listed > 0            ? "beside prefixItems"
+                                : f.contains.size() > 1 ? "twice"
+                                : n_way > kMaxContains  ? say("with more than ", kMaxContains, " items")
+                                                        : "";
+        if (why.empty()) {
+            body = write_contains(f, rest, schemas_at(0));
             return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
         }
+        if (!unsupported(where, "contains", why)) return kNoMatch;
     }
     const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_items, kMaxRepeat));
     const uint32_t high = f.max_items > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_items);
@@ -109,17 +115,13 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
 }
 
 /// Items of which one at least is valid against `contains`: some, that one, some more.
-ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas, const Json& where) {
+ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas) {
     Schemas wanted = schemas;
     wanted.push_back(f.contains[0]);
     const ExprId one = value_expr(std::move(wanted));
     const ExprId before = pool_.concat(element, comma_), after = pool_.concat(comma_, element);
     const bool bounded = f.max_items != UINT64_MAX;
     const uint64_t n_way = bounded ? f.max_items : f.min_items;
-    if (n_way > schema_objects_impl::kMaxContains) {
-        unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
-        return kNoMatch;
-    }
     std::vector<ExprId> ways;
     const uint32_t low = static_cast<uint32_t>(f.min_items);
     for (uint32_t n = 0; n < n_way; ++n) {
@@ -164,14 +166,17 @@ SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, co
     for (const Json* s : f.objects) {
         const size_t before = out.size();
         const Json *properties = s->find("properties"), *patterns = s->find("patternProperties");
+        bool all_known = true;
         if (properties)
             if (const Json* own = properties->find(name)) out.push_back(own);
         for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
             bool known = false;
             if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
-            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical);
+            all_known = all_known && known;
+            if (!known && pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical))
+                unsupported(*patterns, "patternProperties", "for a name like this");
         }
-        if (out.size() > before) continue;
+        if (out.size() > before || !all_known) continue;
         if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
     }
     return out;
@@ -233,8 +238,12 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         patterns.clear();
     }
     std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
-    for (const std::string& p : patterns)
-        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical).value_or(kNoMatch));
+    const auto is_ignored = [&](const std::string& p) {
+        const std::optional<ExprId> e = pattern_expr(p, where, "patternProperties", Writing::canonical);
+        if (e) exprs.push_back(*e);
+        return !e;
+    };
+    patterns.erase(std::remove_if(patterns.begin(), patterns.end(), is_ignored), patterns.end());
     std::vector<std::string> names;
     for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
     if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
@@ -249,10 +258,15 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         for (const Json* s : f.objects) {
             const size_t before = values.size();
             const Json* own = s->find("patternProperties");
-            for (size_t p = 0; p < patterns.size(); ++p)
-                if (const Json* v = own && (set >> p & 1) != 0 ? own->find(patterns[p]) : nullptr) values.push_back(v);
+            size_t n_ignored = own ? own->keys().size() : 0;
+            for (size_t p = 0; p < patterns.size(); ++p) {
+                const Json* v = own ? own->find(patterns[p]) : nullptr;
+                n_ignored -= v ? 1 : 0;
+                if (v && (set >> p & 1) != 0) values.push_back(v);
+            }
+            // A name may match a pattern that is ignored: then this does not apply to it.
             const Json* extra = s->find("additionalProperties");
-            if (values.size() == before && extra) values.push_back(extra);
+            if (values.size() == before && extra && n_ignored == 0) values.push_back(extra);
         }
         ObjectRule::Member m;
         m.value = value_expr(std::move(values));
