@@ -250,6 +250,26 @@ TEST_CASE("schema: references and recursion") {
     check(
         R"({"properties": {"x": {"$ref": "#id"}}, "$defs": {"y": {"$anchor": "id", "type": "null"}}, "type": "object"})",
         {R"({"x": null})"}, {R"({"x": 1})"});
+    // Percent signs are decoded first, and then tildes.
+    check(R"({"$ref": "#/$defs/c%7E1d", "$defs": {"c/d": {"const": 1}}})", {"1"}, {"2"});
+    check(R"({"$ref": "#/$defs%2Fe%", "$defs": {"e%": {"const": 1}}})", {"1"}, {"2"});
+    // Within a schema that has an identifier of its own # is that schema.
+    const std::string inner = R"("$defs": {"k": {"const": "inner"}, "n": {"$anchor": "n", "const": "named"}}})";
+    const std::string outer = R"("k": {"const": "outer"}, "n": {"$anchor": "n", "const": "outer"}}})";
+    check(R"({"$ref": "in", "$defs": {"x": {"$id": "in", "allOf": [{"$ref": "#/$defs/k"}], )" + inner + ", " + outer,
+          {R"("inner")"}, {R"("outer")"});
+    check(R"({"$ref": "in", "$defs": {"x": {"$id": "in", "not": {"$ref": "#/$defs/k"}, )" + inner + ", " + outer,
+          {R"("outer")"}, {R"("inner")"});
+    check(R"({"not": {"properties": {"a": {"$ref": "in"}}}, "$defs": {"x": {"$id": "in", "$ref": "#n", )" + inner +
+              ", " + outer,
+          {R"({"a": "outer"})"}, {R"({"a": "named"})", "{}"});
+    check(R"({"$ref": "in#n", "$defs": {"x": {"$id": "in", )" + inner + ", " + outer, {R"("named")"}, {R"("outer")"});
+    CHECK(error(R"({"items": {"$id": "in", "$ref": "#/$defs/k"}, "$defs": {"k": {}}})") ==
+          "bad_argument: #/items: $ref: '#/$defs/k' leads nowhere within the nearest schema with an $id, where # "
+          "begins");
+    check(R"({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"$id": "in", "$ref": "#/definitions/k"},
+        "type": "array", "definitions": {"k": {"const": 1}}})",
+          {"[1]"}, {"[2]"});
     // Keywords beside a reference: ignored up to draft 7, applied since.
     check(R"({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/i", "maximum": 5,
         "definitions": {"i": {"type": "integer"}}})",

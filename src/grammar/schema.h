@@ -110,7 +110,9 @@ class SchemaCompiler {
     bool apart(const Json& a, const Json& b, int depth);
     unsigned types_of(const Json& schema, int depth);
     const Json* resolve(const Json& schema, const std::string& ref);
-    const Json* find_id(const std::string& id);
+    void index_ids(const Json& tree, const Json* resource, bool is_copy);
+    const Json* find_id(const Json* resource, const std::string& id) const;
+    const Json* resource_of(const Json& schema) const;
     const Json* make(const std::string& text, const Json& origin);
     bool in_chain(const Json* schema, bool negative, size_t link) const;
 
@@ -192,8 +194,9 @@ class SchemaCompiler {
         const char* key;
     };
     std::map<uint32_t, Intersection> intersections_;  ///< of rules, the first: named where it cannot be decided
-    std::map<std::string, const Json*> ids_;
-    bool ids_known_ = false;
+    std::map<std::pair<const Json*, std::string>, const Json*> ids_;  ///< of no resource: of resources themselves
+    std::map<const Json*, const Json*> resources_;  ///< of what is within a schema with an identifier: that schema
+    std::map<const Json*, const Json*> targets_;    ///< of schemas with $ref
     struct Pattern {
         std::shared_ptr<const Rules> rules;  ///< null: cannot be decided
         std::unique_ptr<Automaton> automaton;

@@ -11,17 +11,25 @@ constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400
 constexpr size_t kMaxPairs = 250000;
 constexpr size_t kNoParent = SIZE_MAX;
 
+std::string decode_percent(std::string_view text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const std::string_view code = text[i] == '%' ? text.substr(i + 1, 2) : "";
+        if (code.size() == 2 && code.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos) {
+            out += static_cast<char>(std::strtol(std::string(code).c_str(), nullptr, 16));
+            i += 2;
+        } else {
+            out += text[i];
+        }
+    }
+    return out;
+}
+
 std::string unescape_pointer(std::string_view part) {
     std::string out;
     for (size_t i = 0; i < part.size(); ++i) {
-        if (part[i] == '%' && i + 2 < part.size()) {
-            out += static_cast<char>(std::strtol(std::string(part.substr(i + 1, 2)).c_str(), nullptr, 16));
-            i += 2;
-        } else if (part[i] == '~' && i + 1 < part.size()) {
-            out += part[++i] == '1' ? '/' : '~';
-        } else {
-            out += part[i];
-        }
+        const bool escaped = part[i] == '~' && i + 1 < part.size();
+        out += !escaped ? part[i] : part[++i] == '1' ? '/' : '~';
     }
     return out;
 }
@@ -49,6 +57,7 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     colon_ = pool_.concat(pool_.text("\":"), space_);
     json_char_ = any_json_char(pool_);
     name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
+    index_ids(root, &root, false);
 }
 
 /// Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
@@ -367,38 +376,63 @@ const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
     made_.push_back(std::move(value));
     const Json* made = &made_.back();
     origin_[made] = &origin;
+    if (!resources_.empty()) index_ids(*made, resource_of(origin), true);
     return made;
 }
 
 // -------------------------------------------------------------------------------------------- references
 
-const Json* SchemaCompiler::find_id(const std::string& id) {
-    if (!std::exchange(ids_known_, true)) {
-        std::vector<const Json*> open{&root_};
-        while (!open.empty()) {
-            const Json* at = open.back();
-            open.pop_back();
-            for (const Json& inner : at->items()) open.push_back(&inner);
-            for (const char* key : {"$id", "id", "$anchor"}) {
-                const Json* name = at->find(key);
-                if (!name || !name->is(Json::Kind::string)) continue;
-                std::string text = key[1] == 'a' ? "#" + name->text() : name->text();
-                if (text.size() > 1 && text.back() == '#') text.pop_back();
-                const auto added = ids_.emplace(text, at);
-                if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
-            }
+/// Finds the schemas of a tree that have identifiers of their own, and what is within those. The tree is a part of
+/// `resource`; of copies (`is_copy`) no reference takes the names.
+void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_copy) {
+    std::vector<std::pair<const Json*, const Json*>> open{{&tree, resource}};
+    while (!open.empty()) {
+        auto [at, within] = open.back();
+        open.pop_back();
+        const auto name = [&](const Json* of, const std::string& text) {
+            const auto added = ids_.emplace(std::make_pair(of, text), at);
+            if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
+        };
+        for (const char* key : {"$id", "id"}) {
+            const Json* id = at->find(key);
+            if (!id || !id->is(Json::Kind::string) || id->text().empty() || id->text()[0] == '#') continue;
+            std::string text = id->text();
+            if (text.back() == '#') text.pop_back();
+            if (!is_copy) name(nullptr, text);
+            // Up to draft 7 nothing counts beside $ref; `id` is a keyword up to draft 4.
+            if (!(old_draft_ && at->find("$ref")) && (key[0] == '$' || bare_integers_)) within = at;
         }
+        if (within != &root_) resources_[at] = within;
+        for (const char* key : {"$id", "id", "$anchor"}) {
+            const Json* id = is_copy ? nullptr : at->find(key);
+            if (!id || !id->is(Json::Kind::string)) continue;
+            const bool is_anchor = key[1] == 'a';
+            if (is_anchor || (!id->text().empty() && id->text()[0] == '#'))
+                name(within, is_anchor ? id->text() : id->text().substr(1));
+        }
+        for (const Json& inner : at->items()) open.push_back({&inner, within});
     }
-    const auto found = ids_.find(id);
+}
+
+const Json* SchemaCompiler::find_id(const Json* resource, const std::string& id) const {
+    const auto found = ids_.find({resource, id});
     return found == ids_.end() ? nullptr : found->second;
 }
 
+/// The nearest schema around that has an identifier of its own, or the root.
+const Json* SchemaCompiler::resource_of(const Json& schema) const {
+    const auto found = resources_.find(&schema);
+    return found == resources_.end() ? &root_ : found->second;
+}
+
 const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) {
+    if (const auto known = targets_.find(&schema); known != targets_.end()) return known->second;
     const size_t hash = ref.find('#');
-    const std::string base = ref.substr(0, hash), fragment = hash == std::string::npos ? "" : ref.substr(hash + 1);
-    const Json* at = &root_;
-    if (!base.empty()) at = find_id(base);
-    if (at && !fragment.empty() && fragment[0] != '/') at = base.empty() ? find_id("#" + fragment) : nullptr;
+    const std::string base = ref.substr(0, hash);
+    const std::string fragment = hash == std::string::npos ? "" : schema_impl::decode_percent(ref.substr(hash + 1));
+    const Json* resource = resource_of(schema);
+    const Json* at = base.empty() ? resource : find_id(nullptr, base);
+    if (at && !fragment.empty() && fragment[0] != '/') at = find_id(at, fragment);
     size_t from = 1;
     while (at && !fragment.empty() && fragment[0] == '/' && from <= fragment.size()) {
         const size_t end = std::min(fragment.find('/', from), fragment.size());
@@ -418,8 +452,10 @@ const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) 
         const bool remote = !base.empty();
         fail_at(remote ? Code::unsupported : Code::bad_argument, schema, "$ref",
                 remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
-                       : say(quote(ref), " leads nowhere"));
+                       : say(quote(ref), " leads nowhere",
+                             resource == &root_ ? "" : " within the nearest schema with an $id, where # begins"));
     }
+    targets_.emplace(&schema, at);
     return at;
 }
 
