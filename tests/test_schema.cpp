@@ -145,11 +145,18 @@ TEST_CASE("schema: strings by length, pattern and format") {
           {"\"1:2:3\"", "\"1::2::3\"", "\"12345::\""});
     check(R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\""});
     check(R"({"type": "string", "format": "email"})", {"\"a.b@c.org\""}, {"\"a@\"", "\"a b@c\""});
-    check(R"({"type": "string", "format": "hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"a_b\""});
-    check(R"({"type": "string", "format": "uri"})", {"\"https://a.b/c?d=e#f\"", "\"urn:x:y\""}, {"\"a b\"", "\"/x\""});
+    const std::string label = std::string(62, 'a') + ".", name = label + label + label + label;
+    const std::string longest = "\"" + name + "a\"", longer = "\"" + name + "ab\"";
+    check(R"({"type": "string", "format": "hostname"})", {"\"a-b.example\"", longest.c_str()},
+          {"\"-a\"", "\"a_b\"", longer.c_str()});
+    check(R"({"type": "string", "format": "uri"})",
+          {"\"https://a.b/c?d=e#f\"", "\"urn:x:y\"", "\"http://u:p@a.b:80/c@d:e?/#?/\"", "\"http://[1::2]:8080\"",
+           "\"file:///etc/a%20b\"", "\"a:/\"", "\"mailto:a@b.c\""},
+          {"\"a b\"", "\"/x\"", "\"http://a@b@c\"", "\"a://[:::::]\"", "\"http://a:b:c\"", "\"http://[1::2]3\"",
+           "\"a:b[1]\"", "\"a:%2\""});
     check(R"({"type": "string", "format": "duration"})", {"\"P1Y2M3DT4H\"", "\"PT5M\"", "\"P2W\""},
           {"\"P\"", "\"1D\""});
-    check(R"({"type": "string", "format": "time"})", {"\"23:59:59Z\""}, {"\"25:00:00Z\""});
+    check(R"({"type": "string", "format": "time"})", {"\"23:59:59Z\""}, {"\"25:00:00Z\"", "\"23:59:60Z\""});
     // A pattern that no text matches, such as a character that is half of a surrogate pair.
     for (const char* none : {"[]", "^[]+$", "[^\\\\s\\\\S]", "[\\\\ud800-\\\\udbff][\\\\udc00-\\\\udfff]"}) {
         const std::string pattern = say("{\"pattern\": \"", none, "\"}");

@@ -14,8 +14,9 @@ constexpr size_t kMaxPatterns = 500;  // that one string must match, or must not
 
 struct Format {
     const char *name, *pattern;
+    uint32_t max_length = kUnbounded;
 };
-// Dates are checked to the number of days a month has, leap years aside; a time may have a leap second.
+// Dates are checked to the number of days a month has; 29 February and leap seconds are left out.
 #define AUSPEX_DATE                                                                                       \
     "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
     "(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -26,7 +27,15 @@ struct Format {
 #define AUSPEX_IPV4 AUSPEX_OCTET "(?:\\." AUSPEX_OCTET "){3}"
 #define AUSPEX_H16 "[0-9a-fA-F]{1,4}"
 #define AUSPEX_LS32 "(?:" AUSPEX_H16 ":" AUSPEX_H16 "|" AUSPEX_IPV4 ")"
-#define AUSPEX_URI_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+#define AUSPEX_IPV6                                                                                        \
+    "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16         \
+    ")?::(?:" AUSPEX_H16 ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16    \
+    ":){3}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 \
+    "|(?:(?:" AUSPEX_H16 ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16       \
+    ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16    \
+    "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"
+#define AUSPEX_REG_NAME "(?:[a-zA-Z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2})"
+#define AUSPEX_PATH_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
 const Format kFormats[] = {
     {"date", AUSPEX_DATE},
     {"time", AUSPEX_TIME},
@@ -37,17 +46,13 @@ const Format kFormats[] = {
      "[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))"},
     {"email",
      "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@" AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
-    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*", 253},
     {"ipv4", AUSPEX_IPV4},
-    {"ipv6",
-     "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16 ")?::(?:" AUSPEX_H16
-     ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){3}" AUSPEX_LS32
-     "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16
-     ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32
-     "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16 "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"},
+    {"ipv6", AUSPEX_IPV6},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:" AUSPEX_URI_CHAR "|\\[[0-9a-fA-F:.]+\\])*|" AUSPEX_URI_CHAR
-            "+)(?:\\?(?:" AUSPEX_URI_CHAR "|\\?)*)?(?:#(?:" AUSPEX_URI_CHAR "|\\?)*)?"},
+    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:(?:" AUSPEX_REG_NAME "|:)*@)?(?:" AUSPEX_REG_NAME "*|\\[(?:" AUSPEX_IPV6
+            ")\\])(?::[0-9]*)?(?:/(?:" AUSPEX_PATH_CHAR "|/)*)?|/|/?" AUSPEX_PATH_CHAR "(?:" AUSPEX_PATH_CHAR
+            "|/)*)(?:\\?(?:" AUSPEX_PATH_CHAR "|[/?])*)?(?:#(?:" AUSPEX_PATH_CHAR "|[/?])*)?"},
 };
 #undef AUSPEX_DATE
 #undef AUSPEX_TIME
@@ -56,7 +61,9 @@ const Format kFormats[] = {
 #undef AUSPEX_IPV4
 #undef AUSPEX_H16
 #undef AUSPEX_LS32
-#undef AUSPEX_URI_CHAR
+#undef AUSPEX_IPV6
+#undef AUSPEX_REG_NAME
+#undef AUSPEX_PATH_CHAR
 
 }  // namespace schema_types_impl
 
@@ -374,8 +381,12 @@ std::optional<ExprId> SchemaCompiler::format_expr(const std::string& format, con
     for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
         if (format != f.name) continue;
         const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, writing);
-        if (e.ok()) return e.value();
-        fail_at(e.status().code, where, "format", e.status().text);
+        if (!e.ok())
+            fail_at(e.status().code, where, "format", e.status().text);
+        else if (f.max_length == kUnbounded)
+            return e.value();
+        else
+            return pool_.both(e.value(), pool_.repeat(write_set(pool_, CharSet::all(), writing), 0, f.max_length));
     }
     return std::nullopt;
 }
