@@ -281,6 +281,9 @@ TEST_CASE("schema: references and recursion") {
     check(R"({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/i", "maximum": 5,
         "definitions": {"i": {"type": "integer"}}})",
           {"7"}, {});
+    check(R"({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"i": {"type": "integer"}},
+        "oneOf": [{"allOf": [{"$ref": "#/definitions/i", "type": "string"}]}, {"type": "integer", "minimum": 5}]})",
+          {"4"}, {"7", "\"a\""});
     check(R"({"$ref": "#/$defs/i", "maximum": 5, "$defs": {"i": {"type": "integer"}}})", {"5"}, {"7"});
     CHECK(error(R"({"$ref": "#"})") == "bad_argument: #: $ref: references itself without anything between");
     CHECK(error(R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"allOf": [{"$ref": "#"}]}}})")

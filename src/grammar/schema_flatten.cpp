@@ -286,6 +286,11 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
     const Json* type = schema.find("type");
     const Json *values = schema.find("enum"), *value = schema.find("const");
     if (!spend(1 + (values ? values->items().size() / 16 : 0))) return types;
+    const Json* ref = schema.find("$ref");
+    const bool is_reference = ref && ref->is(Json::Kind::string);
+    const Json* target = is_reference ? resolve(schema, ref->text()) : nullptr;
+    if (target) types &= types_of(*target, depth + 1);
+    if (is_reference && old_draft_) return types;
     if (type && gather_type(schema, *type, facts)) types &= facts.types;
     const auto type_of = [](const Json& v) -> unsigned {
         Decimal d;
@@ -305,8 +310,6 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
         for (const Json& v : values->items()) some |= type_of(v);
         types &= some;
     }
-    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string))
-        if (const Json* target = resolve(schema, ref->text())) types &= types_of(*target, depth + 1);
     if (const Json* all = schema.find("allOf"))
         for (const Json& s : all->items()) types &= types_of(s, depth + 1);
     for (const char* key : {"anyOf", "oneOf"})
