@@ -305,6 +305,11 @@ TEST_CASE("schema: errors name the pointer and the keyword") {
           0);
     CHECK(error(R"({"items": 3})").find("bad_argument: #/items: expected a schema") == 0);
     CHECK(error(R"({"minLength": -1})").find("#: minLength: expected an integer") != std::string::npos);
+    for (const auto& [type, key] :
+         {std::pair("string", "minLength"), {"array", "minItems"}, {"object", "minProperties"}})
+        CHECK(error(say("{\"type\": \"", type, "\", \"", key, "\": 1000001}"))
+                  .find(say("unsupported: #: ", key, ": above 1000000 is not supported")) == 0);
+    check(R"({"type": "integer", "minLength": 1000001})", {"1"}, {"\"\""});
     CHECK(error("{\"pattern\": \"a(?=b)\"}").find("unsupported: #: pattern: ") == 0);
     CHECK(error(R"({"pattern": "a("})").find("bad_argument: #: pattern: ") == 0);
     CHECK(error(R"({"allOf": []})").find("#: allOf: expected a list") != std::string::npos);

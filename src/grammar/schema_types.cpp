@@ -158,9 +158,10 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
         to.push_back(value.text());
         return true;
     };
-    const auto not_below = [&](uint64_t& to) {
+    const auto not_below = [&](unsigned type, uint64_t& to) {
         uint64_t n = 0;
         if (!count(schema, key, value, n)) return false;
+        if (n > kMaxRepeat && (facts.types & type) != 0) return unsupported(schema, key, say("above ", kMaxRepeat));
         to = std::max(to, n);
         return true;
     };
@@ -183,14 +184,14 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
         return gather_values(key, value, facts) || unsupported(schema, "not", "of a list, an object or a boolean");
     for (const char* k : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "!multipleOf"})
         if (key == k) return gather_number(schema, key, value, facts);
-    if (key == "minLength") return not_below(facts.min_length);
+    if (key == "minLength") return not_below(TypeFacts::kString, facts.min_length);
     if (key == "maxLength") return not_above(facts.max_length);
     if (key == "pattern") return text(facts.patterns);
     if (key == "!pattern") return text(facts.not_patterns);
     if (key == "format") return value.is(Json::Kind::string) ? text(facts.formats) : true;
-    if (key == "minItems") return not_below(facts.min_items);
+    if (key == "minItems") return not_below(TypeFacts::kArray, facts.min_items);
     if (key == "maxItems") return not_above(facts.max_items);
-    if (key == "minProperties") return not_below(facts.min_members);
+    if (key == "minProperties") return not_below(TypeFacts::kObject, facts.min_members);
     if (key == "maxProperties") return not_above(facts.max_members);
     if (key == "required") {
         // Draft 3 has a boolean here, which says nothing in later ones.
