@@ -290,6 +290,24 @@ TEST_CASE("tool calls: a string that its schema does not declare so is written s
     CHECK(written("tags", "[\"<b>\", \"</p\"]"));
 }
 
+TEST_CASE("tool calls: a string that would be read as null is not written") {
+    const RulesPtr rules = compile({R"({"name": "f", "parameters": {"type": "object", "properties": {
+        "word": {"type": ["string", "null"], "enum": ["null", " null", "a"]},
+        "none": {"type": ["string", "null"], "enum": ["null", null]},
+        "text": {"type": ["string", "null"], "not": {"type": "null"}},
+        "name": {"type": "string", "enum": ["null"]}}}})"});
+    const auto written = [&](const char* name, const char* value) {
+        return accepts(rules, call("f>\n" + argument(name, value)));
+    };
+    CHECK(written("word", "a"));
+    CHECK_FALSE(written("word", "null"));
+    CHECK_FALSE(written("word", " null"));
+    CHECK(written("none", "null"));
+    for (const char* text : {"", "nul", "nulls", "a null", "\"null\""}) CHECK_MESSAGE(written("text", text), text);
+    for (const char* text : {"null", " null", "null\n"}) CHECK_FALSE_MESSAGE(written("text", text), text);
+    CHECK(written("name", "null"));
+}
+
 TEST_CASE("tool calls: every sample is read back and valid") {
     for (const bool controls : {false, true})
         for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required})

@@ -29,13 +29,18 @@ Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view sch
 
 /// Where in a text the values of a schema are written.
 enum class ValuePlace : uint8_t {
-    json,       ///< as JSON
-    object,     ///< as JSON, objects only
-    name,       ///< a member's name: a JSON string without its quotes
-    text,       ///< an argument that is declared a string: as it is; null as `null`
-    argument,   ///< any other argument: as JSON, or a string as it is if it is no JSON
-    arguments,  ///< an object as <parameter=NAME> elements
+    json,           ///< as JSON
+    object,         ///< as JSON, objects only
+    name,           ///< a member's name: a JSON string without its quotes
+    text,           ///< an argument that is declared a string: as it is
+    nullable_text,  ///< an argument that is declared a string or null: as it is, but `null` is read as null
+    argument,       ///< any other argument: as JSON, or a string as it is if it is no JSON
+    arguments,      ///< an object as <parameter=NAME> elements
 };
+/// Whether strings are written without quotes and escapes.
+inline bool is_raw(ValuePlace place) {
+    return place == ValuePlace::text || place == ValuePlace::nullable_text || place == ValuePlace::argument;
+}
 
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
@@ -213,6 +218,7 @@ class SchemaCompiler {
     ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
     ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
     ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
+    ExprId null_text_ = kNoMatch;  ///< texts that a reader takes for null
     uint32_t any_rule_ = 0;
 };
 

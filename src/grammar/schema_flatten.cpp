@@ -88,8 +88,9 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     json.add(space);
     json.normalize();
     first = first.without(json);
-    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
-                                        pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
+    const ExprId spaces = pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded);
+    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}), spaces);
+    null_text_ = pool_.concat({spaces, pool_.text("null"), spaces});
     const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
     not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());

@@ -325,12 +325,16 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
     const Json* properties = root_.find("properties");
     const Json* own = properties ? properties->find(name) : nullptr;
     const Json* type = own ? own->find("type") : nullptr;
-    bool declared = type && type->is(Json::Kind::string) && type->text() == "string";
-    for (const Json& t : type ? type->items() : std::vector<Json>())
-        declared = declared || (t.is(Json::Kind::string) && t.text() == "string");
+    const auto declares = [type](const char* name_of_type) {
+        const auto is_it = [&](const Json& t) { return t.is(Json::Kind::string) && t.text() == name_of_type; };
+        return type && (is_it(*type) || std::any_of(type->items().begin(), type->items().end(), is_it));
+    };
+    const ValuePlace place = !declares("string") ? ValuePlace::argument
+                             : declares("null")  ? ValuePlace::nullable_text
+                                                 : ValuePlace::text;
     for (const Json* s : schemas)
         if (schema_objects_impl::is_false(s)) return m;
-    const ExprId value = pool_.rule(rule_of(std::move(schemas), declared ? ValuePlace::text : ValuePlace::argument));
+    const ExprId value = pool_.rule(rule_of(std::move(schemas), place));
     m.value = pool_.concat(value, pool_.text("\n</parameter>\n"));
     return m;
 }

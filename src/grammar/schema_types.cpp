@@ -241,7 +241,8 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
     if (place == ValuePlace::name) f.types = TypeFacts::kString;
-    if (place == ValuePlace::text) f.types = TypeFacts::kString | TypeFacts::kNull;
+    if (place == ValuePlace::text) f.types = TypeFacts::kString;
+    if (place == ValuePlace::nullable_text) f.types = TypeFacts::kString | TypeFacts::kNull;
     if (place == ValuePlace::arguments || place == ValuePlace::object) f.types = TypeFacts::kObject;
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
@@ -296,7 +297,8 @@ bool SchemaCompiler::has_end(std::string_view text) const {
 
 /// Adds the text as it is written, unless that is impossible.
 void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
-    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const bool raw = is_raw(place);
+    if (place == ValuePlace::nullable_text && trim_space(text) == "null") return;
     if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
@@ -307,7 +309,8 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
     std::vector<std::string> strings;
     for (const Json* v : facts.values) {
         const bool is_string = v->is(Json::Kind::string);
-        if (!is_string && (place == ValuePlace::name || (place == ValuePlace::text && !v->is(Json::Kind::null))))
+        const bool is_other = !is_string && !(place == ValuePlace::nullable_text && v->is(Json::Kind::null));
+        if (is_other && (place == ValuePlace::name || place == ValuePlace::text || place == ValuePlace::nullable_text))
             continue;
         bool fits = true;
         for (const Json* s : flat) {
@@ -399,7 +402,7 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
                 say("one string has more than ", schema_types_impl::kMaxPatterns, " patterns; join them"));
         return kNoMatch;
     }
-    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const bool raw = is_raw(place);
     const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
     const auto add = [&](std::optional<ExprId> e, bool negated) {
@@ -434,6 +437,8 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
     if (place == ValuePlace::argument) parts.push_back(not_json_);
+    if (place == ValuePlace::nullable_text && (f.types & TypeFacts::kNull) == 0)
+        parts.push_back(pool_.except(null_text_));
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
     return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
