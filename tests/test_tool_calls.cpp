@@ -394,4 +394,12 @@ TEST_CASE("tool calls: errors name the tool") {
     REQUIRE(g.ok());
     REQUIRE(g.value().ignored().size() == 1);
     CHECK(g.value().ignored()[0] == "f: #/properties/x/items: uniqueItems");
+    // Arguments that a tool does not list are not written.
+    const std::string listed = R"({"name": "f", "parameters": {"properties": {"x": {"type": "string"}}, )";
+    const RulesPtr rules =
+        compile({listed + R"("additionalProperties": {"type": "string"}, "patternProperties": {"^p": {}}}})"});
+    CHECK(rules->ignored == std::vector<std::string>{"f: #: additionalProperties", "f: #: patternProperties"});
+    CHECK(accepts(rules, call("f>\n" + argument("x", "1"))));
+    CHECK_FALSE(accepts(rules, call("f>\n" + argument("p", "1"))));
+    CHECK(compile({listed + R"("additionalProperties": false}})"})->ignored.empty());
 }

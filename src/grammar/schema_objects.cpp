@@ -344,6 +344,11 @@ ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
     if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::arguments);
+    // Arguments that are not listed have no type to be read by.
+    for (const Json* s : f.objects)
+        for (const char* key : {"additionalProperties", "patternProperties"})
+            if (const Json* others = s->find(key); others && !schema_objects_impl::is_false(others))
+                ignored_.insert(pointer_of(*s) + ": " + key);
     return status_.ok() ? members_of(std::move(object)) : kNoMatch;
 }
 
