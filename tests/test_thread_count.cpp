@@ -98,6 +98,23 @@ TEST_CASE("runs of other kinds are compared with their own time, and long ones n
     }
 }
 
+TEST_CASE("a trial judges short runs between long ones by their own time") {
+    for (const double share : {0.5, 0.12, 0.03})  // of a trunk step's time: each step of a draft block
+        for (const uint32_t n_short : {1u, 4u}) {
+            CAPTURE(share);
+            CAPTURE(n_short);
+            ThreadCount count(8);
+            Machine machine{8, 4};
+            machine.work = 80e-3;
+            for (uint32_t i = 0; i < 3000; ++i) {
+                const bool is_short = i % (n_short + 1) != n_short;
+                const uint32_t kind = is_short ? 33 : 1, n = count.next(kind);
+                count.observe(kind, machine.seconds(n) * (is_short ? share : 1), machine.is_late(n));
+            }
+            CHECK(count.next(1) == 4);
+        }
+}
+
 TEST_CASE("runs that cannot be compared have the usual threads while a number is tried") {
     ThreadCount count(8);
     Machine machine{8, 0};

@@ -28,7 +28,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
         tried_ += seconds;
         expected_ += usual.seconds;
         ++n_tried_;
-        const bool too_slow = tried_ > kGain * usual.seconds * kTrial;  // the rest cannot make up for it
+        const bool too_slow = tried_ * n_tried_ > kGain * expected_ * kTrial;  // the rest cannot make up for it
         if (n_tried_ == kTrial || too_slow) judge_trial(too_slow);
         return;
     }
