@@ -28,7 +28,10 @@ void check_agent(const Model& model, Draft source, uint64_t n_step = 8) {
     std::vector<Token> agent = join(system, tiny_ids(20, 3));
     CHECK(sync(session, agent, {{300, true}}).rows_computed == 320);
     for (uint64_t step = 0; step < n_step; ++step) {
-        more(session, 6);
+        more(session, 4);
+        if (source != Draft::off) REQUIRE(session.set_draft_depth(0).ok());  // leaves rows that the draft block lacks
+        more(session, 2);
+        if (source != Draft::off) REQUIRE(session.set_draft_depth(3).ok());
         const size_t computed = session.impl()->timeline.n_row();
         agent = history(session);
         // A title request shares nothing with the agent, and costs its own rows alone.
@@ -41,6 +44,9 @@ void check_agent(const Model& model, Draft source, uint64_t n_step = 8) {
         CHECK(r.rows_reused == computed);
         CHECK(r.rows_computed == agent.size() - computed);
         CHECK(r.reason == SyncReason::resumed);
+        const MtpCache& cache = session.impl()->cache;  // the draft block still sees all of the text
+        if (cache.on()) CHECK(cache.kept(agent.size()).first_key == 0);
+        if (cache.on()) CHECK(cache.kept(agent.size()).n_row + 1 >= agent.size());
     }
 }
 

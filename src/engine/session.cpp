@@ -129,6 +129,8 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
+Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
+
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
@@ -144,9 +146,11 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         AUSPEX_TRY(trunk->find_logits());
         timeline.truncate(same);
     }
+    const bool has_logits = complete && trunk->has_logits();
+    // A state that is kept of the tip has no pending hidden rows; where the text goes on, they are needed anyway.
+    if (!has_logits) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
     trunk->follow();
     detail::PrefixReport report;
-    const bool has_logits = complete && trunk->has_logits();
     const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
@@ -377,6 +381,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    AUSPEX_TRY(s.fill_draft_cache(s.timeline.n_row()));  // for a state that is kept of the text before
     s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     detail::PrefixReport report;
