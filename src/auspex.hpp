@@ -1249,7 +1249,7 @@ struct DraftCycle {
     uint32_t accepted = 0;    ///< of those
     double us = 0;            ///< of the whole cycle
     double catch_up_us = 0;   ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    uint32_t probe_rows = 0;  ///< of an acceptance probe before it
+    uint32_t probe_rows = 0;  ///< of an acceptance probe: by the MTP block before it, or by lookup on its token
     uint32_t probe_hits = 0;
     double probe_us = 0;
     // The basis of the decision; 0 while nothing is measured.

@@ -267,6 +267,32 @@ TEST_CASE("acceptance probes turn drafting on again") {
     CHECK(tokens == r.n_token);
 }
 
+TEST_CASE("drafts from the text come back in a text that begins to suit them") {
+    for (const double first : {1.1, 1.4, 1.7})
+        for (const uint32_t n_bad : {20u, 400u}) {
+            CAPTURE(first);
+            CAPTURE(n_bad);
+            Costs m;
+            m.first = first;
+            m.slope = first - 1;
+            Controller c;
+            uint64_t n_drafting = 0;
+            for (uint32_t i = 0; i < n_bad + 200; ++i) {
+                const bool right = i >= n_bad;
+                const Decision d = c.next(1024);
+                n_drafting += i >= n_bad + 50 && d.depth > 0;
+                DraftSeen seen;
+                seen.depth = d.depth, seen.accepted = right ? d.depth : 0, seen.seconds = m.seconds(d.depth),
+                seen.context = 1024;
+                c.observe(seen);
+                AcceptanceProbe s;
+                s.n = 1, s.hits = s.order = right, s.seconds = 1e-6;
+                if (d.depth == 0) c.observe_acceptance_probe(s);
+            }
+            CHECK(n_drafting > 130);
+        }
+}
+
 TEST_CASE("just below break-even it keeps exploring where the text is often better") {
     const Costs m{1, 1.46, 0.38};  // one draft pays from 0.46 on
     double score = 0;

@@ -155,6 +155,29 @@ TEST_CASE("a thousand rejections in a row leave the state of plain decoding" * d
     CHECK(wrong.stats().accepted[0] == 0);
 }
 
+TEST_CASE("while nothing is drafted, lookup shows for every token whether it would have been right") {
+    const Tiny tiny;
+    Setup setup = with(Draft::lookup, -1);
+    setup.draft.max_depth = 1;
+    Session session = open(tiny.model, std::move(setup));
+    Sampling loop;
+    loop.logit_bias = {{7, 1000.0f}};
+    sync(session, std::vector<Token>(20, 7));
+    more(session, 1, loop);  // from the prompt's logits
+    more(session, 1, loop);  // a cold start: no draft, one, none
+    CHECK(session.draft_report().probe_hits == 1);
+    more(session, 1, loop);
+    CHECK(session.draft_report().probe_rows == 1);
+    Sampling other;
+    other.logit_bias = {{9, 1000.0f}};
+    more(session, 1, other);
+    const DraftReport r = session.draft_report();
+    CHECK(r.cycles[0] == 2);
+    CHECK(r.cycles[1] == 1);
+    CHECK(r.probe_rows == 2);
+    CHECK(r.probe_hits == 1);
+}
+
 TEST_CASE("chunks, the end of the context and depth changes do not change the text") {
     const Tiny tiny;
     Sampling sampling;

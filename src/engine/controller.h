@@ -20,7 +20,9 @@
 //
 // The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
 // the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
-// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification. Where only
+// the text is drafted from, a draft costs nothing: after every plain step the session tells whether it would have been
+// right.
 #pragma once
 #include "cycle_cost.h"
 

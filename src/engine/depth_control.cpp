@@ -21,6 +21,7 @@ Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, D
     else
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
     d.depth = std::min(d.depth, room);
+    if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
     control.explain(cycle);
     cycle->chosen = d.depth;
     return d;
@@ -31,6 +32,21 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
     cycle->probe_rows = seen.n;
     cycle->probe_hits = seen.hits;
     cycle->probe_us = seen.seconds * 1e6;
+}
+
+void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
+                                const AcceptanceJudge* judge, DraftCycle* cycle) {
+    if (!chooses() || cycle->chosen > 0 || options_.draft.source != Draft::lookup || !control.wants_drafts()) return;
+    const auto start = std::chrono::steady_clock::now();
+    const size_t at = history.size() - 1;
+    Token guess = -1;
+    const Result<uint32_t> found = text.propose({history.subspan(0, at), 1, sampling, &guess});
+    if (!found.ok() || found.value() == 0) return;
+    AcceptanceProbe seen;
+    seen.n = 1;
+    seen.hits = seen.order = judge ? judge->accepts(at) : guess == history[at];
+    seen.seconds = seconds_since(start);
+    observe_probe(seen, cycle);
 }
 
 void DepthControl::finish(const DraftCycle& cycle, double us) {

@@ -32,6 +32,10 @@ class DepthControl {
     Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
+    /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have
+    /// been the last token of `history`? judge: may be null.
+    void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
+                      const AcceptanceJudge* judge, DraftCycle* cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);

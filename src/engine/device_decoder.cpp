@@ -242,6 +242,7 @@ Status DeviceDecoder::take() {
     p_.trunk.ran_on_device(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
+    p_.learn_from_text(sampling_, &seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

@@ -25,7 +25,7 @@ struct DraftRequest {
     Span<const Token> history;  ///< the guesses are for the tokens after it
     uint32_t n = 0;             ///< at most so many, at least 1
     const Sampling& sampling;   ///< how the next tokens will be sampled
-    Token* to = nullptr;        ///< [n] the guesses; follows the history in memory
+    Token* to = nullptr;        ///< [n] the guesses; for a draft block they follow the history in memory
 };
 
 /// Makes guesses. Any guess is safe: it is verified.

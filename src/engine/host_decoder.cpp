@@ -113,6 +113,7 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = seconds_since(start) * 1e6;
+    p_.learn_from_text(sampling, &seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
