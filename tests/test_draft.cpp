@@ -395,7 +395,7 @@ TEST_CASE("a cancelled sync leaves a session that drafts with the text of one th
         }
 }
 
-TEST_CASE("a draft head by use is chosen again within the memory that create() took and plan() announced") {
+TEST_CASE("a draft head is made, and by use chosen again, within the memory that plan() announced") {
     struct Limited {
         size_t live = 0, limit = SIZE_MAX;
     } memory;
@@ -415,22 +415,25 @@ TEST_CASE("a draft head by use is chosen again within the memory that create() t
     };
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(open_device(d), bytes);
-    SessionOptions o;
-    o.n_context = 256;
-    o.draft.source = Draft::mtp;
-    o.draft.n_vocab = 100;
-    o.draft.vocab_by_use = true;
-    uint64_t planned = 0;
-    const MemoryPlan plan = Session::plan(model, o).value();
-    for (const MemoryItem& item : plan.items) planned += item.place == MemoryPlace::allocator ? item.bytes : 0;
-    Session session = test::open(model, o);
-    CHECK(memory.live == planned);
-    memory.limit = memory.live;
-    for (const Token first : {255, 60, 120}) {
-        std::vector<Token> ids;
-        for (Token i = 0; i < 40; ++i) ids.push_back(first - i);
-        sync(session, ids);
-        more(session, 3);
+    for (const bool by_use : {false, true}) {
+        SessionOptions o;
+        o.n_context = 256;
+        o.draft.source = Draft::mtp;
+        o.draft.n_vocab = 100;
+        o.draft.vocab_by_use = by_use;
+        uint64_t planned = 0;
+        const MemoryPlan plan = Session::plan(model, o).value();
+        for (const MemoryItem& item : plan.items) planned += item.place == MemoryPlace::allocator ? item.bytes : 0;
+        memory.limit = planned;
+        Session session = test::open(model, o);
         CHECK(memory.live == planned);
+        for (const Token first : {255, 60, 120}) {
+            std::vector<Token> ids;
+            for (Token i = 0; i < 40; ++i) ids.push_back(first - i);
+            sync(session, ids);
+            more(session, 3);
+            CHECK(memory.live == planned);
+        }
+        memory.limit = SIZE_MAX;
     }
 }

@@ -6,6 +6,7 @@
 
 #include "../src/engine/memory_plan.h"
 #include "../src/plan/arch.h"
+#include "allocations.h"
 #include "geometry.h"
 #include "session_rig.h"
 #include "tiny.h"
@@ -179,6 +180,24 @@ TEST_CASE("planned memory equals what the allocator hands out, and nothing is al
         }
         CHECK(counter.held == 0);
     }
+}
+
+TEST_CASE("what a longer context takes on the heap is in the plan") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Counter counter;  // what comes from an allocator is not taken from the heap
+    const Model model = load(open_device(&counter), bytes);
+    SessionOptions o;
+    o.checkpoint_bytes = 0;
+    int64_t planned[2], heap[2];
+    for (uint32_t i = 0; i < 2; ++i) {
+        o.n_context = i == 0 ? 1000 : 101000;
+        planned[i] = static_cast<int64_t>(sum(plan_of(model, o), MemoryPlace::host));
+        const AllocationCount count;
+        const Session session = open(model, o);
+        heap[i] = count.bytes();
+    }
+    CHECK(heap[1] - heap[0] >= planned[1] - planned[0]);
+    CHECK(heap[1] - heap[0] <= planned[1] - planned[0] + 1000);  // a byte for 256 rows says whether a file has them
 }
 
 TEST_CASE("planned memory equals what a session allocates on a Vulkan device") {

@@ -203,6 +203,9 @@ TEST_CASE("a budget below one state keeps nothing and still works") {
     CHECK(rig.sync(text(2, 300)).reason == SyncReason::new_text);
     CHECK(rig.sync(text(1, 500)).rows_computed == 500);
     CHECK(rig.tree.peak_bytes() == 0);
+    const int64_t held = test::n_held;  // nor the tokens of texts that were left
+    for (Token i = 0; i < 20; ++i) rig.sync(text(3 + i, 500));
+    CHECK(test::n_held == held);
 }
 
 TEST_CASE("the stride policy keeps 32 states, and no policy parks rows but the default") {

@@ -373,3 +373,22 @@ TEST_CASE("what create() refuses, plan() refuses with the same words") {
     o.kv_v = static_cast<KvType>(99);
     refused(o);
 }
+
+TEST_CASE("plan() refuses a draft-only head where the blocks have heads of their own, as create() does") {
+    TinyOptions tiny;
+    tiny.family = Family::step35;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    std::vector<Device> devices = {cpu_device()};
+    if (const Device gpu = gpu_device()) devices.push_back(gpu);
+    for (const Device& device : devices) {
+        const Model model = load_model(device, bytes);
+        SessionOptions o;
+        o.n_context = 256;
+        o.draft.source = Draft::mtp;
+        o.draft.n_vocab = 100;
+        const Status a = Session::create(model, o).status(), b = Session::plan(model, o).status();
+        CHECK(a.code == Code::unsupported);
+        CHECK(a.message() == b.message());
+        CHECK(a.message().find("heads of their own") != std::string::npos);
+    }
+}

@@ -51,15 +51,6 @@ Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_
     return ids;
 }
 
-uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes) {
-    if (device != Kind::cpu) return 0;
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops)
-            if (op.head && op.kind == OpKind::matmul)
-                return head_bytes + n * row_bytes(plan.slot(op.w[0]).type, plan.slot(op.w[0]).width());
-    return 0;
-}
-
 Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft,
                         uint64_t* bytes) {
     const uint32_t n_vocab = model.plan.n_vocab;
@@ -74,7 +65,6 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
         draft->vocab_by_use = false;
         return {};
     }
-    const uint32_t n = static_cast<uint32_t>(ids.size());
     const uint64_t before = context.memory_bytes();
     AUSPEX_TRY(context.draft_head(ids));
     *bytes = context.memory_bytes() - before;
@@ -85,8 +75,7 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
     context_ = &context;
     mtp_ = &mtp;
     use_count_.assign(n_vocab, 0);
-    return reserve_.take(model.device->options.allocator,
-                         draft_renewal_bytes(model.plan, model.device->machine->kind(), n, *bytes),
+    return reserve_.take(model.device->options.allocator, draft_renewal_bytes(model.device->machine->kind(), *bytes),
                          "room to choose the draft head again");
 }
 

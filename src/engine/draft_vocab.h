@@ -26,9 +26,8 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
-/// Extra memory while DraftVocab::renew() makes a new head of n rows beside the old one: the new head (head_bytes) and
-/// its rows in the file's format. 0 on devices that overwrite the old head.
-uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes);
+/// Extra memory while DraftVocab::renew() makes a new head beside the old one. 0 on devices that overwrite that.
+inline uint64_t draft_renewal_bytes(Kind device, uint64_t head_bytes) { return device == Kind::cpu ? head_bytes : 0; }
 
 class DraftVocab {
   public:

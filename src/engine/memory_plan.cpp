@@ -170,13 +170,14 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
             if (o.draft.vocab_by_use && m.items.size() > n_item)
                 add(&m.items, "room to choose the draft head again", -1,
-                    draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
-                    MemoryPlace::allocator);
+                    draft_renewal_bytes(device.machine->kind(), m.items.back().bytes), MemoryPlace::allocator);
         }
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
+    add(&m.items, "history", -1,
+        (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
+        MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
         (item.place == MemoryPlace::file ? m.file_bytes

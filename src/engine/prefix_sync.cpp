@@ -166,7 +166,7 @@ void PrefixTree::close_live() {
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
-    if (!can_park() || n_row_ == 0 || options_.state_bytes > options_.budget_bytes) return kNoState;
+    if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
@@ -336,9 +336,10 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest.
+/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest: none where nothing
+/// ever is, so that they take no memory.
 void PrefixTree::forget_unused() {
-    const size_t limit = std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context);
+    const size_t limit = can_keep() ? std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context) : 0;
     size_t n_unused = 0;
     std::vector<std::pair<uint64_t, RunId>> unused;
     if (tree_.n_token() <= limit) return;

@@ -19,7 +19,7 @@ PrefixTree::PrefixTree(const PrefixTree& other, RowStore& store) : PrefixTree(ot
 
 /// Room for what may not allocate.
 void PrefixTree::reserve() {
-    live_.reserve(options_.n_context + 64);
+    live_.reserve(options_.n_context + kSpareTokens);
     residents_.reserve(16);
 }
 
@@ -189,7 +189,7 @@ void PrefixTree::take_state(uint32_t i, const std::function<Status(uint32_t item
 
 void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const RunId run = live_end();
-    if (options_.state_bytes > options_.budget_bytes || has_state_at(run, n_row_)) return;
+    if (!can_keep() || has_state_at(run, n_row_)) return;
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
@@ -197,9 +197,7 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
 
 bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {
     const RunId run = live_end();
-    if (options_.state_bytes > options_.budget_bytes || row <= tree_[run].begin || row > n_row_ ||
-        has_state_at(run, row))
-        return false;
+    if (!can_keep() || row <= tree_[run].begin || row > n_row_ || has_state_at(run, row)) return false;
     changing_ = true;
     const uint32_t i = claim_state(run, row, kind, pinned);
     fit(0);

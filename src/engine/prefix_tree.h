@@ -133,6 +133,9 @@ class PrefixTree {
         if (changing_) start_over();
     }
 
+    /// What the live history takes in a tree for so many tokens, all at once.
+    static uint64_t history_bytes(size_t n_context) { return (n_context + kSpareTokens) * sizeof(Token); }
+
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
     const PrefixOptions& options() const { return options_; }
@@ -172,6 +175,7 @@ class PrefixTree {
   private:
     PrefixTree(const PrefixTree&) = default;
     static constexpr uint32_t kNoState = UINT32_MAX;
+    static constexpr size_t kSpareTokens = 64;
     struct State {
         RunId run = kNoRun;  ///< kNoRun: not in use
         size_t row = 0;
@@ -239,6 +243,9 @@ class PrefixTree {
     void free_useless(RunId id);
     void free_rows(RunId id, size_t from);
     void release(const ParkedRows& rows);
+    bool can_keep() const {
+        return options_.policy != PrefixPolicy::none && options_.state_bytes <= options_.budget_bytes;
+    }
     bool can_park() const { return options_.policy == PrefixPolicy::by_score; }
     void lose_rows(size_t n);
     void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);

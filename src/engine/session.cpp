@@ -52,7 +52,8 @@ Status Session::Impl::open() {
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes() + store->memory_bytes();
+                         vocab.memory_bytes() + timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) +
+                         store->memory_bytes();
     return {};
 }
 

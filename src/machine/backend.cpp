@@ -25,6 +25,21 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
     return {};
 }
 
+Result<SlotId> draft_table(const Plan& plan) {
+    SlotId table = kNoSlot;
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops) {
+            if (!op.head || op.kind != OpKind::matmul) continue;
+            if (table != kNoSlot && table != op.w[0])
+                return Status(
+                    Code::unsupported,
+                    "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+            table = op.w[0];
+        }
+    if (table == kNoSlot) return Status(Code::unsupported, "a draft vocabulary needs an MTP block with a head");
+    return table;
+}
+
 uint64_t Context::kv_row_bytes(StatePart part) const {
     uint64_t bytes = 0;
     for (const uint64_t piece : row_pieces(part)) bytes += piece;

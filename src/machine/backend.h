@@ -266,6 +266,10 @@ class LoadedModel {
     virtual uint64_t weight_bytes() const = 0;
 };
 
+/// The head that all MTP blocks share: a draft-only head has some of its rows.
+/// errors    unsupported: they do not share one.
+Result<SlotId> draft_table(const Plan& plan);
+
 constexpr uint32_t kDefaultUbatch = 512;  ///< n_ubatch where memory is scarce
 
 class Backend {
@@ -287,7 +291,7 @@ class Backend {
     /// What LoadedModel::open() would take.
     virtual Status plan_context(const Plan& plan, const ContextOptions& options,
                                 std::vector<MemoryItem>* items) const = 0;
-    /// What Context::draft_head() would keep for n_id ids.
+    /// What Context::draft_head() would take for n_id ids. errors: unsupported, as there.
     virtual Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const = 0;
     /// Plan and weights must outlive the LoadedModel; the weights' bytes only during the call unless
     /// `weights.keep` says that they stay.

@@ -238,19 +238,10 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     if (plan.mtp.empty() || !options_.mtp)
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     SlotId table = kNoSlot;
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            if (table != kNoSlot && table != op.w[0])
-                return Status(
-                    Code::unsupported,
-                    "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
-            table = op.w[0];
-        }
+    AUSPEX_TRY(draft_table(plan).get(table));
     const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
     const Slot& s = plan.slot(table);
-    const uint64_t one = row_bytes(s.type, s.width());
     Token last = -1;
     for (Token id : ids) {
         if (id <= last || id >= static_cast<Token>(s.shape[0]))
@@ -258,17 +249,13 @@ Status CpuContext::draft_head(Span<const Token> ids) {
                         ", expected ascending ids below ", s.shape[0]);
         last = id;
     }
-    Block chosen;
-    AUSPEX_TRY(chosen.take(model_->allocator, ids.size() * one, "the draft head's rows"));
-    for (size_t i = 0; i < ids.size(); ++i)
-        std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
     MatrixShape shape;
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());
     shape.d_in = static_cast<uint32_t>(s.width());
     PackedMatrix head;
     AUSPEX_TRY(
-        pack_matrix(*model_->kernels, shape, chosen.data(), false, model_->allocator, model_->pool.get(), &head));
+        pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &head, ids.data()));
     draft_head_ = std::move(head);
     return {};
 }

@@ -268,14 +268,11 @@ Status CpuBackend::plan_context(const Plan& plan, const ContextOptions& options,
 }
 
 Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            MatrixShape shape = cpu_impl::shape_of(plan.slot(op.w[0]));
-            shape.d_out = n_id;
-            items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
-            return {};
-        }
+    SlotId table = kNoSlot;
+    AUSPEX_TRY(draft_table(plan).get(table));
+    MatrixShape shape = cpu_impl::shape_of(plan.slot(table));
+    shape.d_out = n_id;
+    items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
     return {};
 }
 

@@ -31,6 +31,7 @@ uint64_t slice_bytes(const Matrix& m) {
 struct PackJob {
     const Matrix* m;
     const std::byte* rows;
+    const Token* ids;
     std::byte* to;
     uint32_t n_slice;
 };
@@ -42,7 +43,12 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
     uint64_t a, b;
     if (m.n_lane == 0) {
         even_part(uint64_t{job.n_slice} * m.d_out, {i_thread, n_thread, nullptr}, &a, &b);
-        std::memcpy(job.to + a * from_row, job.rows + a * from_row, static_cast<size_t>((b - a) * from_row));
+        if (!job.ids)
+            std::memcpy(job.to + a * from_row, job.rows + a * from_row, static_cast<size_t>((b - a) * from_row));
+        else
+            for (; a < b; ++a)
+                std::memcpy(job.to + a * from_row, job.rows + static_cast<uint64_t>(job.ids[a]) * from_row,
+                            static_cast<size_t>(from_row));
         return;
     }
     const uint64_t n_strip = ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane});
@@ -51,7 +57,8 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
         const uint64_t row = s % n_strip * m.n_lane;
         const uint64_t left = m.d_out - row;
         const uint32_t n = left < m.n_lane ? static_cast<uint32_t>(left) : m.n_lane;
-        pack_strip(m, job.rows + (s / n_strip * m.d_out + row) * from_row, n, job.to + s * m.stride);
+        const uint64_t first = job.ids ? 0 : s / n_strip * m.d_out + row;
+        pack_strip(m, job.rows + first * from_row, job.ids ? job.ids + row : nullptr, n, job.to + s * m.stride);
     }
 }
 
@@ -114,7 +121,7 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 }
 
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
-                   const Allocator& from, Pool* pool, PackedMatrix* out) {
+                   const Allocator& from, Pool* pool, PackedMatrix* out, const Token* ids) {
     using namespace matmul_impl;
     const TypeInfo info = type_info(shape.type);
     if (!info.name || !info.supported)
@@ -137,7 +144,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
         const Status taken = result.own_.take(from, all, "a weight matrix");
         if (!taken.ok()) return taken;
         m.data = result.own_.data();
-        PackJob job{&m, rows, result.own_.data(), shape.n_slice};
+        PackJob job{&m, rows, ids, result.own_.data(), shape.n_slice};
         if (pool)
             pool->run(pack_part, &job);
         else

@@ -60,7 +60,7 @@ class PackedMatrix {
   private:
     friend Status map_matrix(const CpuKernels&, const MatrixShape&, Span<const std::byte>, PackedMatrix*);
     friend Status pack_matrix(const CpuKernels&, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
-                              PackedMatrix*);
+                              PackedMatrix*, const Token*);
     Matrix view_;
     uint32_t n_slice_ = 0;
     uint64_t slice_bytes_ = 0;
@@ -74,10 +74,11 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 ///
 /// keep      the bytes outlive the matrix, so plain matrices use them in place.
 /// pool      shares the work; null: the calling thread alone.
+/// ids       [d_out] which rows of a table of one slice to take, with keep == false; null: all of `rows`, in order.
 /// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
-                   const Allocator& from, Pool* pool, PackedMatrix* out);
+                   const Allocator& from, Pool* pool, PackedMatrix* out, const Token* ids = nullptr);
 
 /// Makes a matrix from the bytes of one that was packed before, for the same kernels and of the same shape. They
 /// outlive the matrix and begin at a multiple of 64.

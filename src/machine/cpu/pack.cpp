@@ -212,7 +212,8 @@ uint8_t read_code(CodeForm form, uint32_t n_lane, uint32_t lane, uint32_t i, uin
 }
 
 template <Type kType>
-void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_t n_row, uint8_t* to) {
+void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, const Token* ids, uint32_t n_row,
+               uint8_t* to) {
     const TypeInfo info = type_info(kType);
     const uint32_t R = m.n_lane;
     const size_t row_step = static_cast<size_t>(row_bytes(kType, m.d_in));
@@ -222,7 +223,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
         uint8_t* s = to + at.scales;
         for (uint32_t lane = 0; lane < n_row; ++lane) {
             Plain p;
-            read_plain<kType>(info, rows + lane * row_step, b, &p);
+            read_plain<kType>(info, rows + (ids ? static_cast<size_t>(ids[lane]) : lane) * row_step, b, &p);
             if (f.super) {
                 if (b % 8 == 0) {
                     put_f16(to + at.head + 2 * lane, p.d);
@@ -243,7 +244,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
 
 }  // namespace pack_impl
 
-void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip) {
+void pack_strip(const Matrix& m, const std::byte* rows, const Token* ids, uint32_t n_row, std::byte* strip) {
     using namespace pack_impl;
     StripForm f;
     if (!strip_form(m.type, &f)) return;
@@ -251,7 +252,7 @@ void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byt
     uint8_t* to = reinterpret_cast<uint8_t*>(strip);
     switch (m.type) {
 #define AUSPEX_PACK(type, id, name, n_block, block_bytes, kv) \
-    case Type::type: return pack_rows<Type::type>(m, f, from, n_row, to);
+    case Type::type: return pack_rows<Type::type>(m, f, from, ids, n_row, to);
         AUSPEX_BLOCK_TYPES(AUSPEX_PACK)
 #undef AUSPEX_PACK
         case Type::f32:

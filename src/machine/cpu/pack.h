@@ -59,8 +59,9 @@ struct StripForm {
 /// The form in which a file type is held; false for the float types, which stay plain rows.
 bool strip_form(Type type, StripForm* out);
 
-/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written).
-void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip);
+/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written). ids [n_row]:
+/// which rows; null: the first ones.
+void pack_strip(const Matrix& m, const std::byte* rows, const Token* ids, uint32_t n_row, std::byte* strip);
 
 /// 32 values of an activation row as integers of about 15 bits: products are nearly as exact as with float activations,
 /// at the speed of bytes.

@@ -101,11 +101,8 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
-        const SlotId table = model_->draft_table();
-        if (table == kNoSlot)
-            return Status(
-                Code::unsupported,
-                "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+        SlotId table = kNoSlot;
+        AUSPEX_TRY(draft_table(plan).get(table));
         if (!model_->draft_rows)
             return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);

@@ -271,17 +271,6 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     return {};
 }
 
-SlotId VulkanModel::draft_table() const {
-    SlotId table = kNoSlot;
-    for (const Tape& tape : plan->mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            if (table != kNoSlot && table != op.w[0]) return kNoSlot;
-            table = op.w[0];
-        }
-    return table;
-}
-
 Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                        const Progress& progress) {
     using namespace loaded_model_impl;
@@ -290,8 +279,8 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     const GpuRef& gpu = device->gpu;
     Uploads up(gpu->traits);
     AUSPEX_TRY(model->lay_out(&up));
-    const SlotId table = model->draft_table();
-    if (table != kNoSlot && weights.keeps(table)) model->draft_rows = weights.data[table];
+    const Result<SlotId> table = draft_table(plan);
+    if (table.ok() && weights.keeps(table.value())) model->draft_rows = weights.data[table.value()];
     AUSPEX_TRY(Memory::take(gpu, up.memory).get(model->memory_));
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));

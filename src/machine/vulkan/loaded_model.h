@@ -69,9 +69,7 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
     bool small() const { return n_weight_bytes_ <= device->small_bytes; }
     const Region* rope(const Op& op) const;
 
-    /// The head that all MTP blocks share; kNoSlot if there is none.
-    SlotId draft_table() const;
-    /// The rows of that head in the file; null unless the weights' bytes outlive the load.
+    /// The rows of draft_table() in the file; null unless the weights' bytes outlive the load.
     const std::byte* draft_rows = nullptr;
 
   private:

@@ -113,10 +113,8 @@ class VulkanBackend : public Backend {
         return Buffers::plan(*model, options, items);
     }
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> model;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
-        const SlotId table = model->draft_table();
-        if (table == kNoSlot || n_id == 0) return {};
+        SlotId table = kNoSlot;
+        AUSPEX_TRY(draft_table(plan).get(table));
         detail::vk::MemoryPlan memory(device->gpu->traits);
         memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
         memory.add(Arena::weights, uint64_t{n_id} * sizeof(uint32_t));
