@@ -922,7 +922,7 @@ struct Mark {
 enum class SyncReason : uint8_t {
     unchanged,   ///< nothing is computed
     appended,    ///< the live history goes on
-    resumed,     ///< a checkpoint lay exactly where the known text ends
+    resumed,     ///< the live rows or a checkpoint end exactly where the known text does
     checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
     given_up,    ///< the same, and a nearer checkpoint was given up for the budget or because a copy failed
     no_state,    ///< a known text, but no checkpoint of it was kept

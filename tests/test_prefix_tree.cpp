@@ -44,6 +44,15 @@ TEST_CASE("a history that goes on computes its new rows only") {
     CHECK(describe(rig.report) == "appended 30 to 320 rows");
 }
 
+TEST_CASE("a replaced token that was not computed is no appended one") {
+    PrefixRig rig(options(8));
+    rig.sync(text(1, 300));
+    rig.tree.append(7);
+    CHECK(rig.sync(join(text(1, 300), {8, 9})).rows_computed == 2);
+    CHECK(rig.report.reason == SyncReason::resumed);
+    CHECK(describe(rig.report) == "diverged at row 300 of 302: token 8 instead of 7; resumed at row 300");
+}
+
 TEST_CASE("the last row is computed again unless its logits are at hand") {
     PrefixRig rig(options(8));
     const std::vector<Token> a = text(1, 200);

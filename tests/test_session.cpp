@@ -34,6 +34,16 @@ TEST_CASE("sync() computes only the missing rows") {
     ids.push_back(3);
     ids.push_back(4);
     CHECK(sync(session, ids).rows_computed == 2);
+    ids.push_back(more(session, 1)[0]);  // sampled, and replaced by another before it was run
+    ids.back() ^= 1;
+    SyncReport r = sync(session, ids);
+    CHECK(r.rows_computed == 1);
+    CHECK(r.reason == SyncReason::resumed);
+    CHECK(r.text.find("diverged at row 47 of 48") != std::string::npos);
+    more(session, 1);
+    r = sync(session, ids);
+    CHECK(r.reason == SyncReason::unchanged);
+    CHECK(r.text == "unchanged: 48 rows, the last 1 tokens were taken back");
     ids[10] ^= 1;
     CHECK(sync(session, ids).rows_computed == ids.size());
     ids.resize(20);

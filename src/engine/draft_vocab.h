@@ -4,6 +4,8 @@
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp.
 #pragma once
+#include <algorithm>
+
 #include "../base/token.h"
 #include "draft.h"
 #include "model.h"
@@ -42,8 +44,8 @@ class DraftVocab {
     Status renew(Span<const Token> history);
     /// Continues the counts of another session's, with the same head.
     Status copy(const DraftVocab& other);
-    /// Call when the history restarts from its beginning.
-    void forget() { n_counted_ = 0; }
+    /// Of the tokens counted so far, only the first n are still history.
+    void forget(size_t n) { n_counted_ = std::min(n_counted_, n); }
 
   private:
     Status remake(std::vector<Token> ids);

@@ -27,7 +27,9 @@ std::string describe(const PrefixReport& r) {
     using namespace prefix_report_impl;
     std::string text;
     switch (r.reason) {
-        case SyncReason::unchanged: return say("unchanged: ", r.n_row, " rows");
+        case SyncReason::unchanged:
+            text = say("unchanged: ", r.n_row, " rows");
+            return r.n_live > r.n_row ? text + say(", the last ", r.n_live - r.n_row, " tokens were taken back") : text;
         case SyncReason::appended: text = say("appended ", r.rows_computed, " to ", r.rows_reused, " rows"); break;
         case SyncReason::resumed: text = say(divergence(r), "; resumed at row ", r.checkpoint_row); break;
         case SyncReason::checkpoint: text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row); break;

@@ -117,7 +117,8 @@ PrefixTree::Found PrefixTree::find(Span<const Token> wanted) const {
 }
 
 SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report) const {
-    if (found.live && found.row != 0) return SyncReason::appended;
+    if (found.live && found.row != 0)
+        return report.diverged_at == report.n_live ? SyncReason::appended : SyncReason::resumed;
     if (found.known == 0) return SyncReason::new_text;
     // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
     if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;

@@ -143,10 +143,9 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         trunk->step_back(back);
     if (same >= timeline.n_row()) cache.cut(same);
     const bool complete = wanted.size() == same && same == timeline.n_row();
-    if (complete) {
-        AUSPEX_TRY(trunk->find_logits());
-        timeline.truncate(same);
-    }
+    if (complete) AUSPEX_TRY(trunk->find_logits());
+    const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
+    if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
     const bool has_logits = complete && trunk->has_logits();
     // A state that is kept of the tip has no pending hidden rows; where the text goes on, they are needed anyway.
     if (!has_logits) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
@@ -155,13 +154,13 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
-        vocab.forget();
+        vocab.forget(0);
         if (!trunk->alive().ok()) timeline.assign(wanted);  // move_to() goes on with it
         return s;
     }
-    const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
-    if (!live) vocab.forget();
+    vocab.forget(same);
     timeline.assign(wanted);
+    report.n_live = n_given;
     return report;
 }
 

@@ -59,7 +59,7 @@ struct Session::Impl {
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
-        vocab.forget();
+        vocab.forget(0);
         constrained.forget();
     }
     /// Gives up the history.
