@@ -113,6 +113,24 @@ class Arguments(BaseCli):
             self.refused(2, "bad_argument", "99999999999999999999", run=["bench", "--repeat", "99999999999999999999"])
         self.run_json("-p", "x", "-n", 1, "--seed", 18446744073709551615)
 
+    def test_an_empty_value_is_refused_by_name(self):
+        for option in ("--json-schema", "--grammar", "--tools", "--tool-choice", "--session", "--mtp-file",
+                       "--memory-limit", "--kv-budget", "--window", "--draft-vocab", "--packed-file", "--trace",
+                       "--ubatch", "--temp", "--stop", "--model"):
+            self.refused(2, "bad_argument", f"{option} is empty", run=["run", "-p", "x", option, ""])
+        self.refused(2, "bad_argument", "--json-schema is empty", run=["run", "--json-schema=", "-p", "x"])
+        self.refused(2, "bad_argument", "--model is empty", run=["run", "-p", "x", "-m", ""])
+        for run in built(["eval", "--file"], ["bench", "--masks"], ["bench", "--replay"], ["inspect", "--model"],
+                         ["tokenize", "--file"], ["logits", "--ids", "1", "--out"]):
+            self.refused(2, "bad_argument", f"{run[-1]} is empty", run=[*run, ""])
+
+    def test_an_empty_value_that_means_something_is_taken(self):
+        self.assertEqual(self.done("run", "-p", "x", "-n", 4, "--device", "cpu", "--regex", ""), b"")
+        self.assertEqual(self.done("run", "-p", "x", "-n", 4, "--regex=", "--device", "cpu"), b"")
+        self.assertEqual(self.done("tokenize", "-p", ""), b"[]\n")
+        self.assertEqual(self.done("tokenize", "--decode", ""), b"")
+        self.assertIn(b"threads", self.done("inspect", "--device"))
+
     def test_a_directory_is_no_model(self):
         for command in built(["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"],
                              ["inspect", "--plan", "-m"],

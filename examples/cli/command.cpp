@@ -1,6 +1,7 @@
 #include "command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,35 @@
 
 namespace cli {
 namespace {
+
+/// Names an option that was given an empty value, which the commands would take for one that was not given. For some an
+/// empty value has a meaning: no text, a pattern that matches only that, no ids.
+Status check_not_empty(const CLI::App& app) {
+    constexpr const char* kMayBeEmpty[] = {"--prompt", "--system", "--regex", "--decode"};
+    for (const CLI::Option* option : app.get_options()) {
+        const std::vector<std::string>& given = option->results();
+        const auto is_named = [&](const char* name) { return option->check_name(name); };
+        if (option->get_expected_min() == 0 || std::find(given.begin(), given.end(), "") == given.end()) continue;
+        if (std::none_of(std::begin(kMayBeEmpty), std::end(kMayBeEmpty), is_named))
+            return Status(Code::bad_argument,
+                          option->get_name() + " is empty, expected a value; leave the option out if none is meant");
+    }
+    for (const CLI::App* command : app.get_subcommands())
+        if (const Status s = check_not_empty(*command); !s.ok()) return s;
+    return {};
+}
+
+/// The arguments as CLI11 takes them: without the program's name, the last one first. It reads the value of "--option="
+/// from the next argument, so an empty one is put there.
+std::vector<std::string> for_parser(const std::vector<std::string>& arguments) {
+    std::vector<std::string> reversed;
+    for (size_t i = arguments.size(); i-- > 1;) {
+        const std::string& one = arguments[i];
+        if (one.size() > 3 && one.compare(0, 2, "--") == 0 && one.find('=') == one.size() - 1) reversed.push_back("");
+        reversed.push_back(one);
+    }
+    return reversed;
+}
 
 /// Names an option whose text is no number of its type, which CLI11 does not, or, among those that CLI11 has converted,
 /// one out of range: it takes the nearest number of 64 bits.
@@ -54,16 +84,17 @@ int finish(int exit_code) {
 
 int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen) {
     try {
-        std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-        if (!reversed.empty()) reversed.pop_back();                               // the program's name
-        app.parse(std::move(reversed));
-        const Status s = check_numbers(app, true);
+        app.parse(for_parser(arguments));
+        Status s = check_not_empty(app);
+        if (s.ok()) s = check_numbers(app, true);
         if (!s.ok()) return report(s);
         catch_interrupts();
         return finish(chosen());
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
-        if (const Status s = check_numbers(app, false); !s.ok()) return report(s);
+        Status s = check_not_empty(app);
+        if (s.ok()) s = check_numbers(app, false);
+        if (!s.ok()) return report(s);
         return report(
             Status(Code::bad_argument, std::string(e.what()) + " (" + app.get_name() + " --help lists what there is)"));
     } catch (const std::bad_alloc&) {

@@ -21,8 +21,6 @@ Status check_generate(const GenerateOptions& o) {
         return Status(Code::bad_argument,
                       "-n " + std::to_string(o.n) + ": expected 1 or more, or -1 for as many as the context holds");
     for (const std::string& stop : o.stops) {
-        if (stop.empty())
-            return Status(Code::bad_argument, "--stop is empty, expected a text that ends the generation");
         const Status s = check_utf8(stop, "--stop");
         if (!s.ok()) return s;
     }
