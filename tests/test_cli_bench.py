@@ -188,6 +188,8 @@ class BenchRefuses(BaseBench):
         self.refused(["--plot"], "--rows", "1", "--plot", "x.png")
         self.refused(["--plot"], "--controller", "--virtual", "--plot", "x.png")
         self.refused(["--text"], "--rows", "1", "--text", "a=b")
+        for mode in (["--rows", "1"], ["--controller", "--virtual"], []):
+            self.refused(["--draft-vocab has no meaning", "--mtp"], *mode, "--draft-vocab", "nonsense")
         self.refused(["--synth-phases"], "--mtp", "1", "--synth-phases", "0.5")
         self.refused(["no text of their own"], "--controller", "--synth-phases", "0.5", "--text", "a=b")
         self.refused(["half of the 2 x 2 drafts"], "--stack", "--draft", "off", "--json")

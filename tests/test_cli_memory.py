@@ -82,6 +82,7 @@ class Windows(BaseMemory):
         self.text("--kv-type", "q8_0")
         self.text("--kv-type", "q8_0,q4_0")
         self.text("--kv-type", "f32")
+        self.text("--ubatch", 1, "--kv-budget", "1.5G")
         r = self.auspex("run", "--device", "cpu", "-v", "-p", LOG, "-n", 4, "--ctx", 4096, "--kv-budget", "5M")
         self.assertEqual(r.returncode, 0, r.stderr.decode())
         self.assertIn("kv budget of 5242880 bytes", r.stderr.decode())
@@ -90,7 +91,13 @@ class Windows(BaseMemory):
         self.refused(["'3'", "expected LAYER:ROWS"], "run", "--device", "cpu", "-p", "x", "--window", "3")
         self.refused(["layer 2", "3, 7"], "run", "--device", "cpu", "-p", "x", "--window", "2:64")
         self.refused(["q5_0", "q4_1"], "run", "--device", "cpu", "-p", "x", "--kv-type", "q5_0")
-        self.refused(["--kv-budget many"], "run", "--device", "cpu", "-p", "x", "--kv-budget", "many")
+        for size in ("many", "1.5", "0x10", "0x10K", "-1", "5T"):
+            self.refused([f"--kv-budget {size}: expected a whole number of bytes"], "run", "--device", "cpu", "-p", "x",
+                         "--kv-budget", size)
+        for n in (-1, 0, 4097):
+            self.refused([f"--ubatch {n}: expected 1 .. 4096"], "run", "--device", "cpu", "-p", "x", "--ubatch", n)
+        for n in (-1, 0):
+            self.refused([f"--ctx {n}: expected 1 or more"], "inspect", "--plan", "--device", "cpu", "--ctx", n)
 
 
 class Plans(BaseMemory):

@@ -158,7 +158,7 @@ class Eval {
         options.progress = progress_line();
         options.draft.source = auspex::Draft::off;
         WindowFlags flags;
-        flags.ubatch = static_cast<uint32_t>(o_.ubatch);
+        flags.ubatch = o_.ubatch;
         flags.window = spec == "full" ? "" : spec;
         flags.type = o_.type;
         if (spec == "full") flags.type = "f16";  // the model as it is

@@ -23,7 +23,7 @@ struct InspectOptions {
     bool json = false, tensors = false, plan = false, devices = false;
     WindowFlags window;
     DraftFlags draft;
-    uint32_t ctx = 0;
+    std::optional<int64_t> ctx;
     bool no_mtp = false;
 };
 
@@ -169,7 +169,9 @@ std::string json_line(const ordered_json& j) {
 }
 
 Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
-    to->n_context = o.ctx;
+    if (o.ctx && (*o.ctx < 1 || *o.ctx > INT32_MAX))
+        return Status(Code::bad_argument, "--ctx " + std::to_string(*o.ctx) + ": expected 1 or more");
+    to->n_context = static_cast<uint32_t>(o.ctx.value_or(0));
     const Status s = choose_window(o.window, to);
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
 }

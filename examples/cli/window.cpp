@@ -1,5 +1,6 @@
 #include "window.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,8 @@
 namespace cli {
 
 using auspex::KvType;
+
+constexpr int64_t kMaxUbatch = 4096;
 
 void add_window(CLI::App& command, WindowFlags& o) {
     command.add_option("--window", o.window,
@@ -34,9 +37,11 @@ Result<uint64_t> read_size(const std::string& text, const char* option) {
                           : unit == "M"                ? 1048576
                           : unit == "G"                ? 1073741824
                                                        : 0;
-    if (end == text.c_str() || factor == 0 || !(n >= 1) || n * factor > 1e15)
-        return Status(Code::bad_argument, std::string(option) + " " + text +
-                                              ": expected a number of bytes, or one followed by K, M or G, as in 512M");
+    const bool plain = text.find_first_of("xX") == std::string::npos && (!unit.empty() || n == std::floor(n));
+    if (end == text.c_str() || factor == 0 || !plain || !(n >= 1) || n * factor > 1e15)
+        return Status(Code::bad_argument,
+                      std::string(option) + " " + text +
+                          ": expected a whole number of bytes, or a number followed by K, M or G, as in 512M or 1.5G");
     return static_cast<uint64_t>(n * factor);
 }
 
@@ -51,7 +56,10 @@ static Result<KvType> kv_type(const std::string& name) {
 }
 
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
-    to->n_ubatch = o.ubatch;
+    if (o.ubatch && (*o.ubatch < 1 || *o.ubatch > kMaxUbatch))
+        return Status(Code::bad_argument, "--ubatch " + std::to_string(*o.ubatch) + ": expected 1 .. " +
+                                              std::to_string(kMaxUbatch) + "; leave it out for what suits the device");
+    to->n_ubatch = static_cast<uint32_t>(o.ubatch.value_or(0));
     to->exact_prompts = o.exact_prompts;
     if (!o.window.empty()) {
         const Status s = auspex::parse_windows(o.window).get(to->windows);

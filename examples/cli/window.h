@@ -1,5 +1,7 @@
 // cli/window: the options that bound a session's memory, for every command that opens one.
 #pragma once
+#include <optional>
+
 #include "common.h"
 
 namespace cli {
@@ -7,7 +9,7 @@ namespace cli {
 /// --window, --kv-budget, --kv-type, --ubatch, --exact-prompts
 struct WindowFlags {
     std::string window, budget, type = "f16";
-    uint32_t ubatch = 0;
+    std::optional<int64_t> ubatch;
     bool exact_prompts = false;
 };
 void add_window(CLI::App& command, WindowFlags& o);

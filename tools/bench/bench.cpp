@@ -204,6 +204,10 @@ Status check(BenchOptions& o) {
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
     if (o.constraint.any() && o.mtp.empty())
         return Status(Code::bad_argument, "a constraint has no meaning here, expected --mtp beside it");
+    if (!o.draft_vocab.empty() && (o.mtp.empty() && !o.stack && (!o.controller || o.virtual_clock)))
+        return Status(
+            Code::bad_argument,
+            "--draft-vocab has no meaning here, expected --mtp, --stack or --controller on a model beside it");
     const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();
     if (n_mode > 1)
         return Status(Code::bad_argument,
