@@ -866,7 +866,7 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
-    /// session fits with it and no layer has a window, else 512. The results do not depend on it.
+    /// session fits with it and no layer has a window, else 512. Below 64 it may change logits in their last bits.
     uint32_t n_ubatch = 0;
     /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.

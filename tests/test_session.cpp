@@ -67,6 +67,25 @@ TEST_CASE("the text does not depend on how the history was built") {
     CHECK(more(three, 20) == want);
 }
 
+TEST_CASE("n_ubatch from 64 on changes no bit of the logits, and less than that only the last ones") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    for (const size_t n : {50u, 70u, 145u, 300u}) {
+        const auto logits = [&](uint32_t n_ubatch) {
+            Session session = tiny_session(model, 512, n_ubatch);
+            sync(session, tiny_ids(n, 3));
+            const Span<const float> row = session.logits().value();
+            return std::vector<float>(row.begin(), row.end());
+        };
+        const std::vector<float> want = logits(512);
+        for (const uint32_t n_ubatch : {64u, 65u, 100u, 130u, 4096u}) CHECK(logits(n_ubatch) == want);
+        for (const uint32_t n_ubatch : {1u, 16u, 17u, 63u}) {
+            const std::vector<float> other = logits(n_ubatch);
+            for (size_t i = 0; i < want.size(); ++i) CHECK(std::fabs(other[i] - want[i]) < 0.01f);
+        }
+    }
+}
+
 TEST_CASE("restore equivalence: a restored snapshot continues with the same bits, logits included") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);
