@@ -115,7 +115,7 @@ TEST_CASE("every device is listed, and those that open() refuses with its reason
     }
     CHECK(all.back().status.ok());
     o.kind = Kind::cpu;
-    o.vulkan_index = -1;
+    o.vulkan_index = -5;  // is ignored
     CHECK(Device::list(o).value().size() == 1);
     o.kind = static_cast<Kind>(7);
     CHECK(Device::list(o).status().code == Code::bad_argument);
@@ -128,7 +128,12 @@ TEST_CASE("enumeration values out of range are refused by name") {
     options.kind = Kind::cpu;
     options.cpu_path = static_cast<CpuPath>(99);
     CHECK(Device::open(options).status().text.find("cpu_path is 99") != std::string::npos);
+    options.cpu_path = static_cast<CpuPath>(-1);
+    CHECK(Device::open(options).status().text.find("cpu_path is -1") != std::string::npos);
     options.cpu_path = CpuPath::best;
+    options.vulkan_index = -2;
+    CHECK(Device::open(options).status().text.find("vulkan_index is -2, expected 0 or more") != std::string::npos);
+    options.vulkan_index = -1;
     options.allocator.free = [](void*, void*, size_t, size_t) {};
     CHECK(Device::open(options).status().code == Code::bad_argument);
     ChatRequest request;

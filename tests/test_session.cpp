@@ -390,8 +390,10 @@ TEST_CASE("what create() refuses, plan() refuses with the same words") {
     SessionOptions o;
     o.draft.source = Draft::mtp;
     refused(o);
-    o.draft.source = static_cast<Draft>(77);
-    refused(o);
+    for (const int source : {77, -1}) {
+        o.draft.source = static_cast<Draft>(source);
+        refused(o);
+    }
     o.draft.source = Draft::lookup;
     o.draft.depth = 9;
     refused(o);
@@ -399,8 +401,10 @@ TEST_CASE("what create() refuses, plan() refuses with the same words") {
     o.run_ahead = 8;
     refused(o);
     o.run_ahead = 0;
-    o.kv_v = static_cast<KvType>(99);
-    refused(o);
+    for (const int type : {99, -1}) {
+        o.kv_v = static_cast<KvType>(type);
+        refused(o);
+    }
 }
 
 TEST_CASE("plan() refuses a draft-only head where the blocks have heads of their own, as create() does") {

@@ -354,6 +354,14 @@ TEST_CASE("tool calls: errors name the tool") {
         CHECK_MESSAGE(text.find(part) != std::string::npos, text);
     };
     has(error({}), "expected 1 to 256 tools");
+    for (const int value : {-1, 9}) {
+        ToolOptions options;
+        options.style = static_cast<ChatStyle>(value);
+        has(error({kPlain}, options), "expected a value of ChatStyle");
+        options = {};
+        options.choice = static_cast<ToolChoice>(value);
+        has(error({kPlain}, options), "expected ToolChoice::automatic or ToolChoice::required");
+    }
     has(error({"{"}), "tools[0]");
     has(error({kPlain, R"({"type": "web_search"})"}), "tools[1]: expected a function with a name");
     has(error({kPlain, kPlain}), "tools[1]: another tool is called 'stop' too");

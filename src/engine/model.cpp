@@ -166,7 +166,7 @@ Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
     return {};
 }
 
-/// errors    bad_argument: a value that is none of the enumeration's.
+/// errors    bad_argument: a value that is none of the enumeration's, or options that contradict each other.
 Status check_device_options(const DeviceOptions& o) {
     if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
         return fail(Code::bad_argument, "kind is ", static_cast<int>(o.kind), ", expected best, cpu or vulkan");
@@ -249,6 +249,9 @@ Status open_files(const char* path, const LoadOptions& options, bool copy, Model
 Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
     using namespace detail;
     AUSPEX_TRY(model_impl::check_device_options(options));
+    if (options.vulkan_index < -1)
+        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index,
+                    ", expected 0 or more, or -1 for the best");
     auto impl = std::make_shared<Impl>();
     impl->options = options;
     if (options.kind != Kind::cpu) {
@@ -278,6 +281,7 @@ Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSP
     DeviceOptions cpu = options;
     cpu.kind = Kind::cpu;
     cpu.borrow = nullptr;
+    cpu.vulkan_index = -1;
     Device device;
     const Status s = open(cpu).get(device);
     if (s.code == Code::out_of_memory) return s;

@@ -26,7 +26,7 @@ Status no_mtp(const Model::Impl& m) {
 }
 
 Status check_draft(const Model::Impl& model, const DraftOptions& d) {
-    if (d.source > Draft::best)
+    if (d.source < Draft::off || d.source > Draft::best)
         return fail(Code::bad_argument, "draft.source is ", static_cast<int>(d.source),
                     ", expected a value of Draft, 0..", static_cast<int>(Draft::best));
     if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft))
@@ -47,7 +47,7 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
     if (o.run_ahead >= kMaxQueued)
         return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
     for (const KvType type : {o.kv_k, o.kv_v})
-        if (type > KvType::f32)
+        if (type < KvType::f16 || type > KvType::f32)
             return fail(Code::bad_argument, "a KV format is ", static_cast<int>(type),
                         ", expected a value of KvType, 0..", static_cast<int>(KvType::f32));
     return session_options_impl::check_draft(model, o.draft);

@@ -184,6 +184,12 @@ class Writer {
 Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
+    if (options.style < ChatStyle::chatml || options.style > ChatStyle::qwen36_unsloth)
+        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(options.style),
+                    ", expected a value of ChatStyle; ModelInfo::chat_style has the model's");
+    if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
+        return fail(Code::bad_argument, "the choice of tools is ", static_cast<int>(options.choice),
+                    ", expected ToolChoice::automatic or ToolChoice::required");
     if (tools.empty() || tools.size() > kMaxTools)
         return fail(tools.empty() ? Code::bad_argument : Code::unsupported, "expected 1 to ", kMaxTools,
                     " tools, found ", tools.size());
