@@ -294,7 +294,9 @@ TEST_CASE("C: a model loads by a descriptor and by a function, and a job system 
     CHECK(auspex_model_load_file(device, -1, 0, 0, nullptr, &model, ok) == AUSPEX_IO_ERROR);
     reader.reserved = 1;
     CHECK(auspex_model_load_reader(device, &reader, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(ok.error.text) == "auspex_reader.reserved is 1, expected 0");
     CHECK(auspex_model_load_reader(device, nullptr, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(ok.error.text).find("reader is null") == 0);
     auspex_device_free(device);
 }
 
@@ -381,6 +383,16 @@ TEST_CASE("C: a plan lists what C++ plans, and options arrive") {
     CHECK(auspex_plan_model(rig.model, &options, &plan, rig.ok) == AUSPEX_BAD_ARGUMENT);
     CHECK(std::strstr(rig.ok.error.text, "kv_v is 17") != nullptr);
     CHECK(auspex_plan_file(rig.device, "no-such-file.gguf", nullptr, nullptr, &plan, nullptr) == AUSPEX_NOT_FOUND);
+}
+
+TEST_CASE("C: a mark beyond the history is refused with both numbers") {
+    Rig rig;
+    auspex_session* s = rig.session();
+    const std::vector<int32_t> ids = tiny_ids(10, 1);
+    const auspex_mark mark = {9999, 0, 0};
+    CHECK(auspex_session_sync(s, ids.data(), ids.size(), &mark, 1, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(rig.ok.error.text).find("mark 0 is at row 9999, the history has 10 tokens") == 0);
+    auspex_session_free(s);
 }
 
 TEST_CASE("C: another handle, a freed one and a second call at a time are refused") {

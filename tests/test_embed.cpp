@@ -235,6 +235,10 @@ TEST_CASE("a reader that fails, lies or is cancelled is an error, and nothing is
     FileReader longer = pieces.reader();
     longer.bytes = UINT64_MAX / 2;
     CHECK(Model::load(device, longer).status().code == Code::out_of_memory);
+    longer.bytes = UINT64_MAX;
+    const std::string too_long = Model::load(device, longer).status().text;
+    CHECK(too_long.find("expected at most") != std::string::npos);
+    CHECK((too_long.find("64-bit build") == std::string::npos) == (sizeof(size_t) == 8));
     CHECK(heap.n_held.load() == 0);
     const std::vector<std::byte> shard = tiny_shards({}, 2)[0];
     Pieces first{shard};

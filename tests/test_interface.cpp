@@ -144,6 +144,16 @@ TEST_CASE("enumeration values out of range are refused by name") {
     CHECK(render_chat(request, ChatStyle::qwen35).status().text.find("kind 5") != std::string::npos);
 }
 
+TEST_CASE("a number of threads out of range is refused by name, with the limits") {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    for (const int n : {-1, 257, INT32_MAX}) {
+        options.n_thread = n;
+        CHECK(Device::open(options).status().text ==
+              "n_thread is " + std::to_string(n) + ", expected 1 to 256, or 0 for one per physical core");
+    }
+}
+
 TEST_CASE("a file that was copied may be changed while the model runs") {
     const std::vector<std::byte> bytes = tiny_model();
     const Device device = cpu_device();

@@ -93,9 +93,13 @@ TEST_CASE("a bias for no token or out of range is refused") {
     sync(session, tiny_ids(5, 5));
     Sampling bad;
     for (const LogitBias& b : {LogitBias{-1, 1}, LogitBias{288, 1}, LogitBias{1, 1001}, LogitBias{1, NAN}}) {
-        bad.logit_bias = {b};
+        bad.logit_bias = {{5, 1}, b};
         const Status s = session.next(bad).status();
         CHECK(s.code == Code::bad_argument);
-        CHECK(s.text.find("logit_bias") != std::string::npos);
+        CHECK_MESSAGE(s.text.find("logit_bias") != std::string::npos, s.text);
+        if (b.id == 1) CHECK_MESSAGE(s.text.find("logit_bias[1] (id 1) is") != std::string::npos, s.text);
     }
+    bad = {};
+    bad.penalty_window = UINT32_MAX;
+    CHECK(session.next(bad).status().text == "sampling.penalty_window is 4294967295, expected 0..4096");
 }

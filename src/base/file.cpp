@@ -35,8 +35,9 @@ inline Status is_directory(const std::string& name) {
 /// Memory for all of it, when it is copied or cannot be mapped.
 inline Status take_copy(const std::string& name, uint64_t size, const Allocator& copy_to, Block* copy) {
     if (size > SIZE_MAX / 2)
-        return fail(Code::io_error, name, " has ", size, " bytes, more than a ", 8 * sizeof(size_t),
-                    "-bit process can hold. Use a 64-bit build.");
+        return fail(Code::io_error, name, " has ", size, " bytes, expected at most ", SIZE_MAX / 2, ", what a ",
+                    8 * sizeof(size_t), "-bit process can hold. ",
+                    sizeof(size_t) < sizeof(uint64_t) ? "Use a 64-bit build." : "Check the size that was given.");
     return copy->take(copy_to, static_cast<size_t>(size), say("a copy of ", name).c_str());
 }
 inline Status changed(const Part& part, size_t got) {
@@ -342,7 +343,9 @@ void File::set(const file_impl::Bytes& b) {
 }
 
 Result<File> File::read(const FileReader& reader, const Allocator& copy_to, const Progress& progress) {
-    if (!reader.read) return Status(Code::bad_argument, "the reader has no function `read`");
+    if (!reader.read)
+        return Status(Code::bad_argument,
+                      "the reader has no function `read`; give it one that copies bytes of the file");
     const std::string name = "the reader's file";
     if (reader.bytes == 0) return file_impl::is_empty(name);
     File f;

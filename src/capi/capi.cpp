@@ -61,8 +61,8 @@ Answer check_tail(const void* p, size_t known, uint32_t size, const char* name) 
 
 Answer check_range(int64_t value, int64_t first, int64_t last, const char* name) {
     if (value >= first && value <= last) return Answer();
-    return bad(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(first) + ".." +
-               std::to_string(last));
+    return bad(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(first) +
+               (first == last ? std::string() : ".." + std::to_string(last)));
 }
 
 Answer fill_text(std::string_view text, char* to, size_t capacity, size_t* length) {

@@ -185,6 +185,7 @@ auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, u
 auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        if (given == nullptr) return auspex::capi::bad("reader is null; expected an auspex_reader");
         auspex_reader from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.reserved, 0, 0, "auspex_reader.reserved"));

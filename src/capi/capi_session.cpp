@@ -1,6 +1,8 @@
 // capi/capi_session: sessions, their files and snapshots of auspex.h.
 #include "capi.h"
 
+#include <algorithm>
+
 using auspex::capi::Answer;
 using auspex::capi::call;
 using auspex::capi::call_session;
@@ -81,11 +83,8 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &history, "ids"));
         AUSPEX_C_TRY(auspex::capi::view(marks, n_marks, &given, "marks"));
         std::vector<auspex::Mark> wanted;
-        for (const auspex_mark& m : given) {
-            if (m.row > n_ids)
-                return auspex::capi::bad("a mark is at row " + std::to_string(m.row) + " of " + std::to_string(n_ids));
-            wanted.push_back({static_cast<size_t>(m.row), m.pinned != 0});
-        }
+        for (const auspex_mark& m : given)
+            wanted.push_back({static_cast<size_t>(std::min<uint64_t>(m.row, SIZE_MAX)), m.pinned != 0});
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);

@@ -36,7 +36,8 @@ float gumbel_of(uint32_t r) {
 /// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: an id that is further below the best cannot win.
 constexpr float kGumbelMax = 22.88f;
 
-Status out_of_range(const char* name, double found, const char* expected) {
+template <class Value>
+Status out_of_range(const char* name, Value found, const char* expected) {
     return fail(Code::bad_argument, "sampling.", name, " is ", found, ", expected ", expected);
 }
 
@@ -63,8 +64,11 @@ Status check_sampling(const Sampling& s) {
         return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
     if (!(std::fabs(s.presence_penalty) <= 100))
         return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
-    for (const LogitBias& b : s.logit_bias)
-        if (!(std::fabs(b.bias) <= 1000)) return out_of_range("logit_bias", double{b.bias}, "-1000..1000");
+    for (size_t i = 0; i < s.logit_bias.size(); ++i) {
+        const LogitBias& b = s.logit_bias[i];
+        if (!(std::fabs(b.bias) <= 1000))
+            return out_of_range(say("logit_bias[", i, "] (id ", b.id, ")").c_str(), double{b.bias}, "-1000..1000");
+    }
     if (s.penalty_window > 4096) return out_of_range("penalty_window", s.penalty_window, "0..4096");
     return {};
 }

@@ -4,6 +4,8 @@
 #include "context.h"
 #include "../../base/float_mode.h"
 
+#include <algorithm>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -280,13 +282,13 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
     auto backend = std::make_shared<CpuBackend>();
     backend->allocator = options.allocator;
     AUSPEX_TRY(choose_kernels(options.path, &backend->kernels));
-    if (options.n_thread < 0)
-        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
-    const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
-    Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread    ? n
-                                                    : options.n_thread == 0 ? Pool::kMaxThread
-                                                                            : n,
-                                                    options.jobs);
+    constexpr int kMaxThread = Pool::kMaxThread;
+    if (options.n_thread < 0 || options.n_thread > kMaxThread)
+        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 1 to ", kMaxThread,
+                    ", or 0 for one per physical core");
+    const uint32_t n =
+        options.n_thread == 0 ? std::min(n_physical_core(), Pool::kMaxThread) : static_cast<uint32_t>(options.n_thread);
+    Result<std::unique_ptr<Pool>> pool = Pool::open(n, options.jobs);
     if (!pool.ok()) return pool.status();
     backend->pool = std::move(pool.value());
     return std::shared_ptr<Backend>(std::move(backend));
