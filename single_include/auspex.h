@@ -947,8 +947,8 @@ Answer check_tail(const void* p, size_t known, uint32_t size, const char* name) 
 
 Answer check_range(int64_t value, int64_t first, int64_t last, const char* name) {
     if (value >= first && value <= last) return Answer();
-    return bad(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(first) + ".." +
-               std::to_string(last));
+    return bad(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(first) +
+               (first == last ? std::string() : ".." + std::to_string(last)));
 }
 
 Answer fill_text(std::string_view text, char* to, size_t capacity, size_t* length) {
@@ -1314,6 +1314,7 @@ auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, u
 auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        if (given == nullptr) return auspex::capi::bad("reader is null; expected an auspex_reader");
         auspex_reader from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.reserved, 0, 0, "auspex_reader.reserved"));
@@ -1587,6 +1588,8 @@ void auspex_constraint_free(auspex_constraint* constraint) {
 
 // capi/capi_session: sessions, their files and snapshots of auspex.h.
 
+#include <algorithm>
+
 using auspex::capi::Answer;
 using auspex::capi::call;
 using auspex::capi::call_session;
@@ -1667,11 +1670,8 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &history, "ids"));
         AUSPEX_C_TRY(auspex::capi::view(marks, n_marks, &given, "marks"));
         std::vector<auspex::Mark> wanted;
-        for (const auspex_mark& m : given) {
-            if (m.row > n_ids)
-                return auspex::capi::bad("a mark is at row " + std::to_string(m.row) + " of " + std::to_string(n_ids));
-            wanted.push_back({static_cast<size_t>(m.row), m.pinned != 0});
-        }
+        for (const auspex_mark& m : given)
+            wanted.push_back({static_cast<size_t>(std::min<uint64_t>(m.row, SIZE_MAX)), m.pinned != 0});
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);

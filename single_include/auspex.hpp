@@ -446,7 +446,7 @@ class AUSPEX_API Vocabulary {
 
 // ---------------------------------------------------------------------------------------- chat
 
-/// One argument of a tool call. `json` says whether `value` is JSON text or a plain string.
+/// One argument of a tool call. `json`: `value` is JSON text, its numbers as they were written; else a plain string.
 struct ToolArgument {
     std::string name, value;
     bool json = false;
@@ -525,7 +525,8 @@ struct ChatReply {
     std::vector<ToolCall> tool_calls;
 };
 /// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
-/// the thinking is left out, and in a reply with calls that before a call and at the end.
+/// the thinking is left out, and in a reply with calls that before a call and at the end. Of a parameter that a call
+/// gives twice the last value counts.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
@@ -553,7 +554,8 @@ struct ReplyEvent {
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
 /// tag or a call, or is white space that may be the end. A declared string argument is passed on as it arrives, others
-/// when they are complete. Can be moved, not copied.
+/// when they are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last
+/// one counts. Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;
@@ -868,7 +870,7 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
-    /// session fits with it and no layer has a window, else 512. The results do not depend on it.
+    /// session fits with it and no layer has a window, else 512. Below 64 it may change logits in their last bits.
     uint32_t n_ubatch = 0;
     /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
@@ -924,7 +926,7 @@ struct Mark {
 enum class SyncReason : uint8_t {
     unchanged,   ///< nothing is computed
     appended,    ///< the live history goes on
-    resumed,     ///< a checkpoint lay exactly where the known text ends
+    resumed,     ///< the live rows or a checkpoint end exactly where the known text does
     checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
     given_up,    ///< the same, and a nearer checkpoint was given up for the budget or because a copy failed
     no_state,    ///< a known text, but no checkpoint of it was kept
@@ -1251,7 +1253,7 @@ struct DraftCycle {
     uint32_t accepted = 0;    ///< of those
     double us = 0;            ///< of the whole cycle
     double catch_up_us = 0;   ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    uint32_t probe_rows = 0;  ///< of an acceptance probe before it
+    uint32_t probe_rows = 0;  ///< of an acceptance probe: by the MTP block before it, or by lookup on its token
     uint32_t probe_hits = 0;
     double probe_us = 0;
     // The basis of the decision; 0 while nothing is measured.
@@ -2622,15 +2624,17 @@ class Json {
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
 
-    /// What json.dumps(value, ensure_ascii=False) writes in Python.
-    std::string dump() const;
+    /// What json.dumps(value, ensure_ascii=False) writes in Python; with Numbers::written the numbers keep their
+    /// digits. Python's form of 1e400 is Infinity, which is no JSON.
+    enum class Numbers { python, written };
+    std::string dump(Numbers numbers = Numbers::python) const;
     /// What str(value) writes in Python for null, booleans and numbers ("None", "True", "1.5");
     /// strings as they are, arrays and objects as dump().
     std::string python_str() const;
 
   private:
     friend class JsonReader;
-    void dump_to(std::string& out) const;
+    void dump_to(std::string& out, Numbers numbers) const;
     Kind kind_ = Kind::null;
     bool boolean_ = false;
     std::string text_;
@@ -3093,10 +3097,11 @@ class ReplyParser {
     std::string argument_;  ///< name of the one that is being read
     size_t value_ = 0;      ///< where it begins
     size_t value_given_ = 0;
-    bool wrapped_ = false;  ///< in <tool_call>
-    bool xml_ = false;      ///< begun with <function=
-    bool began_ = false;    ///< call_begin was said
-    bool streams_ = false;  ///< the argument is passed on as it arrives
+    bool wrapped_ = false;                      ///< in <tool_call>
+    bool xml_ = false;                          ///< begun with <function=
+    bool began_ = false;                        ///< call_begin was said
+    bool in_string_ = false, escaped_ = false;  ///< at_ is in a JSON string; behind a backslash there
+    bool streams_ = false;                      ///< the argument is passed on as it arrives
 
     HeldText thought_, content_;
     bool blank_ = true;         ///< no text since the last call but white space
@@ -3143,6 +3148,12 @@ struct ByteSet {
     bool operator==(const ByteSet& o) const { return word == o.word; }
 };
 
+inline uint64_t mix_hash(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15ull;
+    return x ^ (x >> 29);
+}
+
 enum class ExprKind : uint8_t {
     none,
     empty,
@@ -3165,6 +3176,8 @@ struct ExprNode {
     bool nullable = false;  ///< matches the empty text; only of a regular expression
     bool regular = true;    ///< no rule, token or member within
     bool logic = false;     ///< an intersection or complement within: may match nothing
+    bool counted = false;   ///< a counted repetition within
+    bool crowded = false;   ///< a choice of too many parts within, which a text has led to: not to be followed
     bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
     uint32_t a = 0, b = 0, lo = 0, hi = 0;
     bool operator==(const ExprNode& o) const {
@@ -3281,6 +3294,20 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
+    /// The first element of a sequence, how many times it comes, and what follows.
+    struct Times {
+        ExprId element = kEmptyText, rest = kEmptyText;
+        uint32_t lo = 1, hi = 1;
+    };
+    struct Shape;
+    Times times_of(ExprId e) const;
+    Shape shape_of(ExprId e) const;
+    /// True: whatever b matches a matches, as their counts show.
+    bool covers(ExprId a, ExprId b) const;
+    void drop_covered(std::vector<ExprId>& parts) const;
+    static bool nest(const ExprNode& inner, uint32_t& lo, uint32_t& hi);
+    void add_ways(ExprId d, ExprId rest, std::vector<ExprId>& ways);
+    ExprId joined(ExprId d, ExprId rest);
     void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
     void merge_sets(std::vector<ExprId>& parts);
     ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
@@ -3299,6 +3326,7 @@ class ExprPool {
     ByteClasses classes_;
     bool gave_up_ = false;
     size_t search_budget_ = 0;
+    size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;
 };
 
@@ -3715,6 +3743,7 @@ ExprId number_literal(ExprPool& pool, const Decimal& d);
 // Tests   tests/test_schema.cpp
 
 #include <deque>
+#include <optional>
 #include <set>
 
 namespace auspex {
@@ -3729,13 +3758,18 @@ Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view sch
 
 /// Where in a text the values of a schema are written.
 enum class ValuePlace : uint8_t {
-    json,       ///< as JSON
-    object,     ///< as JSON, objects only
-    name,       ///< a member's name: a JSON string without its quotes
-    text,       ///< an argument that is declared a string: as it is; null as `null`
-    argument,   ///< any other argument: as JSON, or a string as it is if it is no JSON
-    arguments,  ///< an object as <parameter=NAME> elements
+    json,           ///< as JSON
+    object,         ///< as JSON, objects only
+    name,           ///< a member's name: a JSON string without its quotes
+    text,           ///< an argument that is declared a string: as it is
+    nullable_text,  ///< an argument that is declared a string or null: as it is, but `null` is read as null
+    argument,       ///< any other argument: as JSON, or a string as it is if it is no JSON
+    arguments,      ///< an object as <parameter=NAME> elements
 };
+/// Whether strings are written without quotes and escapes.
+inline bool is_raw(ValuePlace place) {
+    return place == ValuePlace::text || place == ValuePlace::nullable_text || place == ValuePlace::argument;
+}
 
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
@@ -3810,7 +3844,9 @@ class SchemaCompiler {
     bool apart(const Json& a, const Json& b, int depth);
     unsigned types_of(const Json& schema, int depth);
     const Json* resolve(const Json& schema, const std::string& ref);
-    const Json* find_id(const std::string& id);
+    void index_ids(const Json& tree, const Json* resource, bool is_copy);
+    const Json* find_id(const Json* resource, const std::string& id) const;
+    const Json* resource_of(const Json& schema) const;
     const Json* make(const std::string& text, const Json& origin);
     bool in_chain(const Json* schema, bool negative, size_t link) const;
 
@@ -3829,12 +3865,13 @@ class SchemaCompiler {
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
     bool has_end(std::string_view text) const;
-    ExprId format_expr(const std::string& format, const Json& where, Writing writing);
-    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
+    /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
+    std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);
+    std::optional<ExprId> pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
-    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas);
     ObjectRule empty_object(const TypeFacts& f, ExprId separator) const;
     ExprId members_of(ObjectRule object);
     ExprId write_object(const TypeFacts& facts, const Json& where);
@@ -3858,6 +3895,8 @@ class SchemaCompiler {
                              int depth);
     Verdict check_members(const Json& value, const Json& schema, int depth);
     bool matches(const std::string& pattern, const std::string& text, bool& known);
+    /// Counts steps of comparing. False: there were too many, and the schema is refused.
+    bool spend(size_t n_step);
 
     // errors
     bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
@@ -3889,8 +3928,9 @@ class SchemaCompiler {
         const char* key;
     };
     std::map<uint32_t, Intersection> intersections_;  ///< of rules, the first: named where it cannot be decided
-    std::map<std::string, const Json*> ids_;
-    bool ids_known_ = false;
+    std::map<std::pair<const Json*, std::string>, const Json*> ids_;  ///< of no resource: of resources themselves
+    std::map<const Json*, const Json*> resources_;  ///< of what is within a schema with an identifier: that schema
+    std::map<const Json*, const Json*> targets_;    ///< of schemas with $ref
     struct Pattern {
         std::shared_ptr<const Rules> rules;  ///< null: cannot be decided
         std::unique_ptr<Automaton> automaton;
@@ -3900,12 +3940,14 @@ class SchemaCompiler {
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
     size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
+    size_t n_step_ = 0;  ///< of comparing them and of validating values
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     // Of a tool's arguments.
     std::vector<std::string> ends_;
     ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
     ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
     ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
+    ExprId null_text_ = kNoMatch;  ///< texts that a reader takes for null
     uint32_t any_rule_ = 0;
 };
 
@@ -5000,6 +5042,10 @@ class LoadedModel {
     virtual uint64_t weight_bytes() const = 0;
 };
 
+/// The head that all MTP blocks share: a draft-only head has some of its rows.
+/// errors    unsupported: they do not share one.
+Result<SlotId> draft_table(const Plan& plan);
+
 constexpr uint32_t kDefaultUbatch = 512;  ///< n_ubatch where memory is scarce
 
 class Backend {
@@ -5021,7 +5067,7 @@ class Backend {
     /// What LoadedModel::open() would take.
     virtual Status plan_context(const Plan& plan, const ContextOptions& options,
                                 std::vector<MemoryItem>* items) const = 0;
-    /// What Context::draft_head() would keep for n_id ids.
+    /// What Context::draft_head() would take for n_id ids. errors: unsupported, as there.
     virtual Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const = 0;
     /// Plan and weights must outlive the LoadedModel; the weights' bytes only during the call unless
     /// `weights.keep` says that they stay.
@@ -5509,7 +5555,7 @@ class PackedMatrix {
   private:
     friend Status map_matrix(const CpuKernels&, const MatrixShape&, Span<const std::byte>, PackedMatrix*);
     friend Status pack_matrix(const CpuKernels&, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
-                              PackedMatrix*);
+                              PackedMatrix*, const Token*);
     Matrix view_;
     uint32_t n_slice_ = 0;
     uint64_t slice_bytes_ = 0;
@@ -5523,10 +5569,11 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 ///
 /// keep      the bytes outlive the matrix, so plain matrices use them in place.
 /// pool      shares the work; null: the calling thread alone.
+/// ids       [d_out] which rows of a table of one slice to take, with keep == false; null: all of `rows`, in order.
 /// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
-                   const Allocator& from, Pool* pool, PackedMatrix* out);
+                   const Allocator& from, Pool* pool, PackedMatrix* out, const Token* ids = nullptr);
 
 /// Makes a matrix from the bytes of one that was packed before, for the same kernels and of the same shape. They
 /// outlive the matrix and begin at a multiple of 64.
@@ -5631,8 +5678,9 @@ struct StripForm {
 /// The form in which a file type is held; false for the float types, which stay plain rows.
 bool strip_form(Type type, StripForm* out);
 
-/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written).
-void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip);
+/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written). ids [n_row]:
+/// which rows; null: the first ones.
+void pack_strip(const Matrix& m, const std::byte* rows, const Token* ids, uint32_t n_row, std::byte* strip);
 
 /// 32 values of an activation row as integers of about 15 bits: products are nearly as exact as with float activations,
 /// at the speed of bytes.
@@ -9182,9 +9230,7 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
     bool small() const { return n_weight_bytes_ <= device->small_bytes; }
     const Region* rope(const Op& op) const;
 
-    /// The head that all MTP blocks share; kNoSlot if there is none.
-    SlotId draft_table() const;
-    /// The rows of that head in the file; null unless the weights' bytes outlive the load.
+    /// The rows of draft_table() in the file; null unless the weights' bytes outlive the load.
     const std::byte* draft_rows = nullptr;
 
   private:
@@ -10353,7 +10399,9 @@ class CycleCost {
 //
 // The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
 // the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
-// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification. Where only
+// the text is drafted from, a draft costs nothing: after every plain step the session tells whether it would have been
+// right.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -10851,6 +10899,9 @@ class PrefixTree {
         if (changing_) start_over();
     }
 
+    /// What the live history takes in a tree for so many tokens, all at once.
+    static uint64_t history_bytes(size_t n_context) { return (n_context + kSpareTokens) * sizeof(Token); }
+
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
     const PrefixOptions& options() const { return options_; }
@@ -10890,6 +10941,7 @@ class PrefixTree {
   private:
     PrefixTree(const PrefixTree&) = default;
     static constexpr uint32_t kNoState = UINT32_MAX;
+    static constexpr size_t kSpareTokens = 64;
     struct State {
         RunId run = kNoRun;  ///< kNoRun: not in use
         size_t row = 0;
@@ -10957,6 +11009,9 @@ class PrefixTree {
     void free_useless(RunId id);
     void free_rows(RunId id, size_t from);
     void release(const ParkedRows& rows);
+    bool can_keep() const {
+        return options_.policy != PrefixPolicy::none && options_.state_bytes <= options_.budget_bytes;
+    }
     bool can_park() const { return options_.policy == PrefixPolicy::by_score; }
     void lose_rows(size_t n);
     void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);
@@ -11175,7 +11230,7 @@ struct DraftRequest {
     Span<const Token> history;  ///< the guesses are for the tokens after it
     uint32_t n = 0;             ///< at most so many, at least 1
     const Sampling& sampling;   ///< how the next tokens will be sampled
-    Token* to = nullptr;        ///< [n] the guesses; follows the history in memory
+    Token* to = nullptr;        ///< [n] the guesses; for a draft block they follow the history in memory
 };
 
 /// Makes guesses. Any guess is safe: it is verified.
@@ -11279,6 +11334,7 @@ class MtpDraft : public DraftSource {
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp.
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -11297,9 +11353,8 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
-/// Extra memory while DraftVocab::renew() makes a new head of n rows beside the old one: the new head (head_bytes) and
-/// its rows in the file's format. 0 on devices that overwrite the old head.
-uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes);
+/// Extra memory while DraftVocab::renew() makes a new head beside the old one. 0 on devices that overwrite that.
+inline uint64_t draft_renewal_bytes(Kind device, uint64_t head_bytes) { return device == Kind::cpu ? head_bytes : 0; }
 
 class DraftVocab {
   public:
@@ -11314,8 +11369,8 @@ class DraftVocab {
     Status renew(Span<const Token> history);
     /// Continues the counts of another session's, with the same head.
     Status copy(const DraftVocab& other);
-    /// Call when the history restarts from its beginning.
-    void forget() { n_counted_ = 0; }
+    /// Of the tokens counted so far, only the first n are still history.
+    void forget(size_t n) { n_counted_ = std::min(n_counted_, n); }
 
   private:
     Status remake(std::vector<Token> ids);
@@ -11366,6 +11421,10 @@ class DepthControl {
     Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
+    /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have
+    /// been the last token of `history`? judge: may be null.
+    void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
+                      const AcceptanceJudge* judge, DraftCycle* cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);
@@ -11703,6 +11762,10 @@ struct DecoderParts {
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 
     bool can_draft() const { return sources.text || cache.on(); }
+    /// After every cycle, once its tokens are in the timeline.
+    void learn_from_text(const Sampling& sampling, DraftCycle* cycle) const {
+        if (sources.text) depth.observe_text(*sources.text, timeline.tokens(), sampling, judge.get(), cycle);
+    }
 };
 
 class Decoder {
@@ -12134,6 +12197,8 @@ struct Session::Impl {
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
+    /// Brings the draft block's cache up to the first n tokens.
+    Status fill_draft_cache(size_t n);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
@@ -12141,7 +12206,7 @@ struct Session::Impl {
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
-        vocab.forget();
+        vocab.forget(0);
         constrained.forget();
     }
     /// Gives up the history.
@@ -13193,8 +13258,9 @@ inline Status is_directory(const std::string& name) {
 /// Memory for all of it, when it is copied or cannot be mapped.
 inline Status take_copy(const std::string& name, uint64_t size, const Allocator& copy_to, Block* copy) {
     if (size > SIZE_MAX / 2)
-        return fail(Code::io_error, name, " has ", size, " bytes, more than a ", 8 * sizeof(size_t),
-                    "-bit process can hold. Use a 64-bit build.");
+        return fail(Code::io_error, name, " has ", size, " bytes, expected at most ", SIZE_MAX / 2, ", what a ",
+                    8 * sizeof(size_t), "-bit process can hold. ",
+                    sizeof(size_t) < sizeof(uint64_t) ? "Use a 64-bit build." : "Check the size that was given.");
     return copy->take(copy_to, static_cast<size_t>(size), say("a copy of ", name).c_str());
 }
 inline Status changed(const Part& part, size_t got) {
@@ -13500,7 +13566,9 @@ void File::set(const file_impl::Bytes& b) {
 }
 
 Result<File> File::read(const FileReader& reader, const Allocator& copy_to, const Progress& progress) {
-    if (!reader.read) return Status(Code::bad_argument, "the reader has no function `read`");
+    if (!reader.read)
+        return Status(Code::bad_argument,
+                      "the reader has no function `read`; give it one that copies bytes of the file");
     const std::string name = "the reader's file";
     if (reader.bytes == 0) return file_impl::is_empty(name);
     File f;
@@ -15044,11 +15112,11 @@ const Json* Json::find(std::string_view key) const {
     return nullptr;
 }
 
-void Json::dump_to(std::string& out) const {
+void Json::dump_to(std::string& out, Numbers numbers) const {
     switch (kind_) {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
-        case Kind::number: out += json_impl::python_number(text_, true); return;
+        case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
         case Kind::string: json_impl::dump_string(out, text_); return;
         case Kind::array:
         case Kind::object: break;
@@ -15061,14 +15129,14 @@ void Json::dump_to(std::string& out) const {
             json_impl::dump_string(out, keys_[i]);
             out += ": ";
         }
-        items_[i].dump_to(out);
+        items_[i].dump_to(out, numbers);
     }
     out += object ? '}' : ']';
 }
 
-std::string Json::dump() const {
+std::string Json::dump(Numbers numbers) const {
     std::string out;
-    dump_to(out);
+    dump_to(out, numbers);
     return out;
 }
 
@@ -16467,7 +16535,8 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
     for (size_t i = 0; i < json.items().size(); ++i) {
         const Json& value = json.items()[i];
         const bool plain = value.is(Json::Kind::string);
-        call.arguments.push_back(ToolArgument{json.keys()[i], plain ? value.text() : value.dump(), !plain});
+        call.arguments.push_back(
+            ToolArgument{json.keys()[i], plain ? value.text() : value.dump(Json::Numbers::written), !plain});
     }
     return Status();
 }
@@ -16541,7 +16610,7 @@ Status read_request(const Json& json, ChatRequest& r) {
         for (size_t i = 0; i < tools->items().size(); ++i) {
             const Json& tool = tools->items()[i];
             if (!tool.is(Json::Kind::object)) return wrong(say("tools[", i, "]"), tool, "an object");
-            r.tools.push_back(tool.dump());
+            r.tools.push_back(tool.dump(Json::Numbers::written));
         }
     }
     if (Status s = read_switches(json, "", r); !s.ok()) return s;
@@ -16612,6 +16681,16 @@ std::string_view without_newline(std::string_view value) {
     if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
     if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
     return value;
+}
+
+/// Of an argument that was given twice the last value counts, at the place of the first, as with a key in JSON.
+void keep_last(std::vector<ToolArgument>& arguments) {
+    std::map<std::string, size_t> places;
+    for (ToolArgument& a : arguments) {
+        ToolArgument& to = arguments[places.emplace(a.name, places.size()).first->second];
+        if (&to != &a) to = std::move(a);
+    }
+    arguments.resize(places.size());
 }
 
 }  // namespace
@@ -16838,6 +16917,7 @@ bool ReplyParser::begin_call(size_t at) {
     xml_ = text_[at_] != '{';
     if (xml_) at_ += kFunction.size();
     inside_ = at_;
+    in_string_ = escaped_ = false;
     state_ = xml_ ? State::name : State::json;
     return true;
 }
@@ -16854,6 +16934,7 @@ bool ReplyParser::finish_call() {
     if (xml_) {
         add(ReplyEvent::Kind::call_arguments, call_.arguments.empty() ? "{}" : "}");
         add(ReplyEvent::Kind::call_end, {});
+        reply_parser_impl::keep_last(call_.arguments);
     }
     if (blank_) content_.cut(n_held_before_);
     blank_ = true;
@@ -16994,16 +17075,28 @@ bool ReplyParser::value() {
     return true;
 }
 
-/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end.
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end. A tag in
+/// a string is text. What is no JSON fails at once: calls that misread each other's quotes would be read again and
+/// again.
 bool ReplyParser::json() {
     using namespace reply_parser_impl;
-    const size_t tag = find_tag();
-    if (tag == text_.size()) return final_ && finish_json(tag);
-    const Match end = match(tag, kCallEnd), call = candidate(tag, true);
-    if (end == Match::yes || call == Match::yes) return finish_json(tag);
-    if (end == Match::more || call == Match::more) return false;
-    ++at_;
-    return true;
+    for (; at_ < text_.size(); ++at_) {
+        const char c = text_[at_];
+        if (in_string_) {
+            if (static_cast<unsigned char>(c) < 0x20) return fail_call();
+            in_string_ = escaped_ || c != '"';
+            escaped_ = !escaped_ && c == '\\';
+        } else if (c == '\\') {
+            return fail_call();
+        } else if (c == '"') {
+            in_string_ = true;
+        } else if (c == '<') {
+            const Match end = match(at_, kCallEnd), call = candidate(at_, true);
+            if (end == Match::yes || call == Match::yes) return finish_json(at_);
+            if (end == Match::more || call == Match::more) return false;
+        }
+    }
+    return final_ && finish_json(at_);
 }
 
 bool ReplyParser::finish_json(size_t end) {
@@ -17018,10 +17111,11 @@ bool ReplyParser::finish_json(size_t end) {
     for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
         const Json& v = arguments->items()[i];
         const bool plain = v.is(Json::Kind::string);
-        call_.arguments.push_back(ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(), !plain});
+        call_.arguments.push_back(
+            ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(Json::Numbers::written), !plain});
     }
     add(ReplyEvent::Kind::call_begin, call_.name);
-    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump() : "{}");
+    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump(Json::Numbers::written) : "{}");
     add(ReplyEvent::Kind::call_end, {});
     at_ = end;
     if (match(end, kCallEnd) == Match::yes) at_ += kCallEnd.size();
@@ -17139,7 +17233,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
     if (Json::parse(bare).get(value).ok()) {
         // A JSON string is passed as a string, without its quotes.
         out.json = !value.is(Json::Kind::string);
-        out.value = out.json ? value.dump() : value.text();
+        out.value = out.json ? value.dump(Json::Numbers::written) : value.text();
     } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
         out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
     } else if (type != nullptr && bare == "None") {
@@ -17222,12 +17316,7 @@ constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition
 constexpr uint32_t kWideRepeat = 8;    // times
 constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
 constexpr size_t kPartMemo = 8192;
-
-uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0x9E3779B97F4A7C15ull;
-    return x ^ (x >> 29);
-}
+constexpr size_t kMaxParts = 1024;  // of a choice with counts within, unless the grammar has a larger one
 
 }  // namespace expr_impl
 
@@ -17255,11 +17344,11 @@ ExprPool::ExprPool() : table_(256, 0) {
 uint64_t ExprPool::hash(const ExprNode& node) const {
     uint64_t h = static_cast<uint64_t>(node.kind);
     if (node.kind == ExprKind::choice || node.kind == ExprKind::both) {
-        for (uint32_t i = 0; i < node.b; ++i) h = expr_impl::mix(h ^ lists_[node.a + i]);
-        return expr_impl::mix(h ^ node.b);
+        for (uint32_t i = 0; i < node.b; ++i) h = mix_hash(h ^ lists_[node.a + i]);
+        return mix_hash(h ^ node.b);
     }
-    h = expr_impl::mix(h ^ uint64_t{node.a} << 32 ^ node.b);
-    return expr_impl::mix(h ^ uint64_t{node.lo} << 32 ^ node.hi);
+    h = mix_hash(h ^ uint64_t{node.a} << 32 ^ node.b);
+    return mix_hash(h ^ uint64_t{node.lo} << 32 ^ node.hi);
 }
 
 bool ExprPool::same(const ExprNode& a, const ExprNode& b) const {
@@ -17329,8 +17418,11 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
         n.regular = n.regular && nodes_[p].regular;
         n.logic = n.logic || nodes_[p].logic;
         n.wide = n.wide || nodes_[p].wide;
+        n.counted = n.counted || nodes_[p].counted;
+        n.crowded = n.crowded || nodes_[p].crowded;
         n.nullable = kind == ExprKind::both ? n.nullable && nodes_[p].nullable : n.nullable || nodes_[p].nullable;
     }
+    n.crowded = n.crowded || (kind == ExprKind::choice && n.counted && n.b > max_parts_);
     const size_t n_before = nodes_.size();
     const ExprId e = intern(n);
     if (nodes_.size() == n_before) lists_.resize(n.a);
@@ -17394,6 +17486,8 @@ ExprId ExprPool::pair(ExprId a, ExprId b) {
     n.nullable = x.nullable && y.nullable;
     n.logic = x.logic || y.logic;
     n.wide = x.wide || y.wide;
+    n.counted = x.counted || y.counted;
+    n.crowded = x.crowded || y.crowded;
     return intern(n);
 }
 
@@ -17436,6 +17530,7 @@ ExprId ExprPool::choice(std::vector<ExprId> parts) {
     parts.erase(std::remove(parts.begin(), parts.end(), kNoMatch), parts.end());
     flatten(ExprKind::choice, parts);
     merge_sets(parts);
+    drop_covered(parts);
     // The empty text adds nothing where another part matches it.
     if (parts.size() > 1 && parts[0] == kEmptyText)
         for (size_t i = 1; i < parts.size(); ++i)
@@ -17476,6 +17571,8 @@ ExprId ExprPool::except(ExprId a) {
     n.nullable = !nodes_[a].nullable;
     n.logic = a != kNoMatch;
     n.wide = nodes_[a].wide;
+    n.counted = nodes_[a].counted;
+    n.crowded = nodes_[a].crowded;
     return intern(n);
 }
 
@@ -17484,6 +17581,7 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     if (a == kNoMatch) return lo == 0 ? kEmptyText : kNoMatch;
     if (lo == 1 && hi == 1) return a;
     if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
+    if (nodes_[a].kind == ExprKind::repeat && nodes_[a].regular && nest(nodes_[a], lo, hi)) a = nodes_[a].a;
     if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
     if (lo == 0 && hi == 1) return optional(a);
     ExprNode n;
@@ -17495,6 +17593,8 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     n.logic = nodes_[a].logic;
     n.nullable = lo == 0;
     n.wide = nodes_[a].wide;
+    n.counted = lo > 1 || hi != kUnbounded || nodes_[a].counted;
+    n.crowded = nodes_[a].crowded;
     if (hi >= expr_impl::kWideRepeat) {
         // A set of its own, or one alternative of an element that is written again and again.
         const auto is_wide = [this](ExprId e) {
@@ -17505,26 +17605,6 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
             for (const ExprId p : parts(a)) n.wide = n.wide || is_wide(p);
     }
     return intern(n);
-}
-
-ExprId ExprPool::clip(ExprId e, uint32_t n) {
-    if (nodes_[e].logic || !nodes_[e].regular) return e;
-    std::vector<ExprId> elements;
-    for (;;) {
-        const bool last = nodes_[e].kind != ExprKind::concat;
-        const ExprId first = last ? e : nodes_[e].a;
-        const ExprNode node = nodes_[first];
-        // Each time takes a byte at least: within n bytes a count above n is never used up.
-        const bool counted = node.kind == ExprKind::repeat && !nodes_[node.a].nullable;
-        const bool clipped = counted && ((node.hi > n && node.hi != kUnbounded) || node.lo > n + 1);
-        elements.push_back(clipped ? repeat(node.a, std::min(node.lo, n + 1), node.hi > n ? kUnbounded : node.hi)
-                                   : first);
-        if (last) break;
-        e = nodes_[e].b;
-    }
-    ExprId out = kEmptyText;
-    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
-    return out;
 }
 
 /// What grammar/automaton expands.
@@ -17613,6 +17693,9 @@ void ExprPool::close() {
         if (used.has(b)) refine(one);
     }
     classes_.n = static_cast<uint16_t>(n);
+    max_parts_ = expr_impl::kMaxParts;
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::choice) max_parts_ = std::max<size_t>(max_parts_, node.b);
     steps_.set_classes(n);
     for (unsigned b = 256; b-- > 0;) {
         classes_.of[b] = static_cast<uint8_t>(of[b]);
@@ -17640,7 +17723,7 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
         return derivative(e, byte_class);
     const uint64_t key = uint64_t{e} << 8 | byte_class;
     if (part_memo_.empty()) part_memo_.resize(expr_impl::kPartMemo);
-    const size_t slot = static_cast<size_t>(expr_impl::mix(key)) % expr_impl::kPartMemo;
+    const size_t slot = static_cast<size_t>(mix_hash(key)) % expr_impl::kPartMemo;
     if (part_memo_[slot].first == key) return part_memo_[slot].second;
     const ExprId d = derivative(e, byte_class);
     part_memo_[slot] = {key, d};
@@ -17649,7 +17732,7 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
 
 ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
     const ExprNode whole = nodes_[e];
-    if (!nodes_[whole.a].nullable) return concat(derive_part(whole.a, byte_class), whole.b);
+    if (!nodes_[whole.a].nullable) return joined(derive_part(whole.a, byte_class), whole.b);
     std::vector<ExprId> ways;
     for (;;) {
         if (nodes_[e].kind != ExprKind::concat) {
@@ -17657,7 +17740,7 @@ ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
             break;
         }
         const ExprId first = nodes_[e].a, rest = nodes_[e].b;
-        ways.push_back(concat(derive_part(first, byte_class), rest));
+        add_ways(derive_part(first, byte_class), rest, ways);
         if (!nodes_[first].nullable) break;
         e = rest;
     }
@@ -17698,7 +17781,7 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
         case ExprKind::repeat: {
             const ExprId d = derive_part(n.a, byte_class);
             if (d == kNoMatch) return kNoMatch;
-            return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
+            return joined(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
         }
         default: return kNoMatch;
     }
@@ -17802,6 +17885,151 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
     }
     done.emplace(e, copy);
     return copy;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/grammar/expr_counts.cpp
+
+// grammar/expr: counted repetitions.
+//
+// Owns    what keeps the derivatives of counts within counts small: nested counts that are one count, and the parts of
+//         a choice that another part covers.
+// Thread  as grammar/expr.h.
+// Tests   tests/test_grammar.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace expr_impl {
+
+constexpr unsigned kShapeElements = 64;  // of a sequence that are compared with another's
+constexpr size_t kCompared = 16;         // parts that a part of a choice is compared with
+
+}  // namespace expr_impl
+
+/// The counts of a repetition of a repetition, as one: false if a count between cannot be reached, or is too large.
+bool ExprPool::nest(const ExprNode& inner, uint32_t& lo, uint32_t& hi) {
+    const uint64_t a = inner.lo, b = inner.hi;
+    // k times give a*k to b*k: the next range must begin before a gap, and the first two are the furthest apart.
+    const bool no_gap = lo == hi || (lo == 0 ? a <= 1 : inner.hi == kUnbounded || a * (lo + uint64_t{1}) <= b * lo + 1);
+    const bool endless = inner.hi == kUnbounded || hi == kUnbounded;
+    const uint64_t product = endless ? 0 : b * hi;
+    if (!no_gap || a * lo >= kUnbounded || product >= kUnbounded) return false;
+    lo = static_cast<uint32_t>(a * lo);
+    hi = endless ? kUnbounded : static_cast<uint32_t>(product);
+    return true;
+}
+
+ExprId ExprPool::clip(ExprId e, uint32_t n) {
+    if (nodes_[e].logic || !nodes_[e].regular) return e;
+    std::vector<ExprId> elements;
+    for (;;) {
+        const bool last = nodes_[e].kind != ExprKind::concat;
+        const ExprId first = last ? e : nodes_[e].a;
+        const ExprNode node = nodes_[first];
+        // Each time takes a byte at least: within n bytes a count above n is never used up.
+        const bool counted = node.kind == ExprKind::repeat && !nodes_[node.a].nullable;
+        const bool clipped = counted && ((node.hi > n && node.hi != kUnbounded) || node.lo > n + 1);
+        elements.push_back(clipped ? repeat(node.a, std::min(node.lo, n + 1), node.hi > n ? kUnbounded : node.hi)
+                                   : first);
+        if (last) break;
+        e = nodes_[e].b;
+    }
+    ExprId out = kEmptyText;
+    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
+    return out;
+}
+
+/// The counts of a sequence's elements; an element that is no repetition comes once.
+struct ExprPool::Shape {
+    uint64_t key = 0;    ///< alike in sequences that differ in counts only
+    uint64_t n_way = 0;  ///< more than in any sequence that this one covers
+    size_t i_part = 0;
+};
+
+ExprPool::Shape ExprPool::shape_of(ExprId e) const {
+    Shape s;
+    for (unsigned i = 0; i < expr_impl::kShapeElements && e != kEmptyText; ++i) {
+        const Times t = times_of(e);
+        s.key = mix_hash(s.key ^ t.element);
+        s.n_way += t.hi - t.lo;
+        e = t.rest;
+    }
+    s.key = mix_hash(s.key ^ uint64_t{e} << 32);
+    return s;
+}
+
+ExprPool::Times ExprPool::times_of(ExprId e) const {
+    Times t;
+    const bool last = nodes_[e].kind != ExprKind::concat;
+    t.element = last ? e : nodes_[e].a;
+    t.rest = last ? kEmptyText : nodes_[e].b;
+    const ExprNode& n = nodes_[t.element];
+    if (n.kind != ExprKind::repeat) return t;
+    t.element = n.a;
+    t.lo = n.lo;
+    t.hi = n.hi;
+    return t;
+}
+
+bool ExprPool::covers(ExprId a, ExprId b) const {
+    for (unsigned i = 0; i < expr_impl::kShapeElements && a != b; ++i) {
+        if (a == kEmptyText || b == kEmptyText) return false;
+        const Times x = times_of(a), y = times_of(b);
+        if (x.element != y.element || x.lo > y.lo || x.hi < y.hi) return false;
+        a = x.rest;
+        b = y.rest;
+    }
+    return a == b;
+}
+
+/// Leaves out sequences that another one covers. Without it, counts within counts would give a part for each
+/// combination of counts that a text may have reached.
+void ExprPool::drop_covered(std::vector<ExprId>& parts) const {
+    std::vector<Shape> shapes;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (!nodes_[parts[i]].counted) continue;
+        shapes.push_back(shape_of(parts[i]));
+        shapes.back().i_part = i;
+    }
+    if (shapes.size() < 2) return;
+    std::sort(shapes.begin(), shapes.end(), [](const Shape& a, const Shape& b) {
+        return a.key != b.key ? a.key < b.key : a.n_way != b.n_way ? a.n_way > b.n_way : a.i_part < b.i_part;
+    });
+    size_t n_kept = 0;
+    std::vector<ExprId> dropped;
+    for (const Shape& s : shapes) {
+        bool covered = false;
+        for (size_t k = n_kept; k-- > 0 && !covered && n_kept - k <= expr_impl::kCompared && shapes[k].key == s.key;)
+            covered = covers(parts[shapes[k].i_part], parts[s.i_part]);
+        if (covered)
+            dropped.push_back(parts[s.i_part]);
+        else
+            shapes[n_kept++] = s;
+    }
+    if (dropped.empty()) return;
+    std::sort(dropped.begin(), dropped.end());
+    const auto is_dropped = [&](ExprId p) { return std::binary_search(dropped.begin(), dropped.end(), p); };
+    parts.erase(std::remove_if(parts.begin(), parts.end(), is_dropped), parts.end());
+}
+
+/// d, then rest, as parts of a choice. Parts with counts are kept flat: a choice can compare them.
+void ExprPool::add_ways(ExprId d, ExprId rest, std::vector<ExprId>& ways) {
+    if (nodes_[d].kind != ExprKind::choice || !nodes_[d].counted) {
+        ways.push_back(concat(d, rest));
+        return;
+    }
+    for (uint32_t i = 0; i < nodes_[d].b; ++i) ways.push_back(concat(lists_[nodes_[d].a + i], rest));
+}
+
+ExprId ExprPool::joined(ExprId d, ExprId rest) {
+    if (nodes_[d].kind != ExprKind::choice || !nodes_[d].counted) return concat(d, rest);
+    std::vector<ExprId> ways;
+    add_ways(d, rest, ways);
+    return choice(std::move(ways));
 }
 
 }  // namespace detail
@@ -18433,7 +18661,7 @@ class RegexReader {
             out = add(std::move(anchor));
             return true;
         }
-        if (have('*') || have('+') || have('?')) return error("something to repeat");
+        if (at_repetition()) return error("something to repeat");
         if (take('(')) {
             if (take("?<")) {
                 if (have('=') || have('!')) return unsupported("look-behind");
@@ -18477,10 +18705,18 @@ class RegexReader {
             return status.ok();
         }
         take('?');  // lazy: the same texts
-        if (have('*') || have('+') || have('?')) return error("no second repetition");
+        if (at_repetition()) return error("no second repetition");
         node.parts.push_back(out);
         out = add(std::move(node));
         return true;
+    }
+
+    bool at_repetition() {
+        const size_t begin = at_;
+        uint32_t lo = 0, hi = 0;
+        const bool counted = have('{') && (counts(lo, hi) || !status.ok());
+        at_ = begin;
+        return counted || have('*') || have('+') || have('?');
     }
 
     /// {m}, {m,} or {m,n}. Without a number it is a brace as any character.
@@ -18585,11 +18821,15 @@ class RegexReader {
             return hex(end - at_, code) && take('}') && (code <= 0x10FFFF || error("a code point"));
         }
         if (!hex(4, code)) return false;
+        // Two halves of a pair are one character; half of one matches nothing.
+        const size_t after = at_;
         uint32_t low = 0;
-        if (code >= 0xD800 && code <= 0xDBFF && take("\\u")) {
-            if (!hex(4, low)) return false;
-            code = 0x10000 + ((code - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
+        if (code >= 0xD800 && code <= 0xDBFF && take("\\u") && hex(4, low) && low >= 0xDC00 && low <= 0xDFFF) {
+            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+            return true;
         }
+        at_ = after;
+        status = Status();
         return true;
     }
 
@@ -19348,6 +19588,10 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
         if (rest == kNoMatch) continue;
+        if (rules_.pool[rest].crowded) {
+            c.narrowed = true;
+            continue;
+        }
         // What is left of a reading stays one expression: it was divided where it began.
         if (rest == kEmptyText)
             c.add(kEmptyText, r.stack);
@@ -19771,17 +20015,25 @@ constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400
 constexpr size_t kMaxPairs = 250000;
 constexpr size_t kNoParent = SIZE_MAX;
 
+std::string decode_percent(std::string_view text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const std::string_view code = text[i] == '%' ? text.substr(i + 1, 2) : "";
+        if (code.size() == 2 && code.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos) {
+            out += static_cast<char>(std::strtol(std::string(code).c_str(), nullptr, 16));
+            i += 2;
+        } else {
+            out += text[i];
+        }
+    }
+    return out;
+}
+
 std::string unescape_pointer(std::string_view part) {
     std::string out;
     for (size_t i = 0; i < part.size(); ++i) {
-        if (part[i] == '%' && i + 2 < part.size()) {
-            out += static_cast<char>(std::strtol(std::string(part.substr(i + 1, 2)).c_str(), nullptr, 16));
-            i += 2;
-        } else if (part[i] == '~' && i + 1 < part.size()) {
-            out += part[++i] == '1' ? '/' : '~';
-        } else {
-            out += part[i];
-        }
+        const bool escaped = part[i] == '~' && i + 1 < part.size();
+        out += !escaped ? part[i] : part[++i] == '1' ? '/' : '~';
     }
     return out;
 }
@@ -19809,6 +20061,7 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     colon_ = pool_.concat(pool_.text("\":"), space_);
     json_char_ = any_json_char(pool_);
     name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
+    index_ids(root, &root, false);
 }
 
 /// Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
@@ -19839,8 +20092,9 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     json.add(space);
     json.normalize();
     first = first.without(json);
-    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
-                                        pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
+    const ExprId spaces = pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded);
+    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}), spaces);
+    null_text_ = pool_.concat({spaces, pool_.text("null"), spaces});
     const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
     not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());
@@ -19945,11 +20199,10 @@ bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
     if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string)) {
         const Json* target = resolve(schema, ref->text());
         if (!target) return false;
-        if (item.negative && !old_draft_ && schema.keys().size() > 1)
+        if (item.negative && !old_draft_)
             for (const std::string& key : schema.keys())
-                if (key != "$ref" && key != "description" && key != "title" && key[0] != '$' &&
-                    !unsupported(schema, "not", "of a reference with other keywords"))
-                    return false;
+                if (key != "description" && key != "title" && key[0] != '$')
+                    return unsupported(schema, "not", "of a reference with other keywords");
         branch.open.push_back({target, item.negative, link});
         if (old_draft_ || item.negative) return true;
     }
@@ -20028,7 +20281,7 @@ bool SchemaCompiler::add_one_of(Branch& branch, const Json& schema, const std::v
             if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
     }
     branch.divide_by(schema, "oneOf", std::move(ways));
-    return true;
+    return status_.ok();
 }
 
 unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
@@ -20037,6 +20290,12 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
     TypeFacts facts;
     const Json* type = schema.find("type");
     const Json *values = schema.find("enum"), *value = schema.find("const");
+    if (!spend(1 + (values ? values->items().size() / 16 : 0))) return types;
+    const Json* ref = schema.find("$ref");
+    const bool is_reference = ref && ref->is(Json::Kind::string);
+    const Json* target = is_reference ? resolve(schema, ref->text()) : nullptr;
+    if (target) types &= types_of(*target, depth + 1);
+    if (is_reference && old_draft_) return types;
     if (type && gather_type(schema, *type, facts)) types &= facts.types;
     const auto type_of = [](const Json& v) -> unsigned {
         Decimal d;
@@ -20056,8 +20315,6 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
         for (const Json& v : values->items()) some |= type_of(v);
         types &= some;
     }
-    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string))
-        if (const Json* target = resolve(schema, ref->text())) types &= types_of(*target, depth + 1);
     if (const Json* all = schema.find("allOf"))
         for (const Json& s : all->items()) types &= types_of(s, depth + 1);
     for (const char* key : {"anyOf", "oneOf"})
@@ -20071,7 +20328,7 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
 
 /// Whether no value can be valid against both: by type, by the values they list, or by a required member.
 bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
-    if (depth > 6 || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
+    if (depth > 6 || &a == &b || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
     for (const bool second : {false, true}) {
         const Json &x = second ? b : a, &y = second ? a : b;
         if (const Json* ref = x.find("$ref"); ref && ref->is(Json::Kind::string)) {
@@ -20101,7 +20358,9 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
         const Json &x = second ? b : a, &y = second ? a : b;
         const Json *required = x.find("required"), *mine = x.find("properties"), *others = y.find("properties");
         if (!required || !required->is(Json::Kind::array)) continue;
+        const size_t n_member = (mine ? mine->keys().size() : 0) + (others ? others->keys().size() : 0);
         for (const Json& name : required->items()) {
+            if (!spend(1 + n_member / 16)) return false;
             const Json* theirs = others ? others->find(name.text()) : nullptr;
             if (!theirs) {
                 const Json* extra = y.find("additionalProperties");
@@ -20125,38 +20384,63 @@ const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
     made_.push_back(std::move(value));
     const Json* made = &made_.back();
     origin_[made] = &origin;
+    if (!resources_.empty()) index_ids(*made, resource_of(origin), true);
     return made;
 }
 
 // -------------------------------------------------------------------------------------------- references
 
-const Json* SchemaCompiler::find_id(const std::string& id) {
-    if (!std::exchange(ids_known_, true)) {
-        std::vector<const Json*> open{&root_};
-        while (!open.empty()) {
-            const Json* at = open.back();
-            open.pop_back();
-            for (const Json& inner : at->items()) open.push_back(&inner);
-            for (const char* key : {"$id", "id", "$anchor"}) {
-                const Json* name = at->find(key);
-                if (!name || !name->is(Json::Kind::string)) continue;
-                std::string text = key[1] == 'a' ? "#" + name->text() : name->text();
-                if (text.size() > 1 && text.back() == '#') text.pop_back();
-                const auto added = ids_.emplace(text, at);
-                if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
-            }
+/// Finds the schemas of a tree that have identifiers of their own, and what is within those. The tree is a part of
+/// `resource`; of copies (`is_copy`) no reference takes the names.
+void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_copy) {
+    std::vector<std::pair<const Json*, const Json*>> open{{&tree, resource}};
+    while (!open.empty()) {
+        auto [at, within] = open.back();
+        open.pop_back();
+        const auto name = [&](const Json* of, const std::string& text) {
+            const auto added = ids_.emplace(std::make_pair(of, text), at);
+            if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
+        };
+        for (const char* key : {"$id", "id"}) {
+            const Json* id = at->find(key);
+            if (!id || !id->is(Json::Kind::string) || id->text().empty() || id->text()[0] == '#') continue;
+            std::string text = id->text();
+            if (text.back() == '#') text.pop_back();
+            if (!is_copy) name(nullptr, text);
+            // Up to draft 7 nothing counts beside $ref; `id` is a keyword up to draft 4.
+            if (!(old_draft_ && at->find("$ref")) && (key[0] == '$' || bare_integers_)) within = at;
         }
+        if (within != &root_) resources_[at] = within;
+        for (const char* key : {"$id", "id", "$anchor"}) {
+            const Json* id = is_copy ? nullptr : at->find(key);
+            if (!id || !id->is(Json::Kind::string)) continue;
+            const bool is_anchor = key[1] == 'a';
+            if (is_anchor || (!id->text().empty() && id->text()[0] == '#'))
+                name(within, is_anchor ? id->text() : id->text().substr(1));
+        }
+        for (const Json& inner : at->items()) open.push_back({&inner, within});
     }
-    const auto found = ids_.find(id);
+}
+
+const Json* SchemaCompiler::find_id(const Json* resource, const std::string& id) const {
+    const auto found = ids_.find({resource, id});
     return found == ids_.end() ? nullptr : found->second;
 }
 
+/// The nearest schema around that has an identifier of its own, or the root.
+const Json* SchemaCompiler::resource_of(const Json& schema) const {
+    const auto found = resources_.find(&schema);
+    return found == resources_.end() ? &root_ : found->second;
+}
+
 const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) {
+    if (const auto known = targets_.find(&schema); known != targets_.end()) return known->second;
     const size_t hash = ref.find('#');
-    const std::string base = ref.substr(0, hash), fragment = hash == std::string::npos ? "" : ref.substr(hash + 1);
-    const Json* at = &root_;
-    if (!base.empty()) at = find_id(base);
-    if (at && !fragment.empty() && fragment[0] != '/') at = base.empty() ? find_id("#" + fragment) : nullptr;
+    const std::string base = ref.substr(0, hash);
+    const std::string fragment = hash == std::string::npos ? "" : schema_impl::decode_percent(ref.substr(hash + 1));
+    const Json* resource = resource_of(schema);
+    const Json* at = base.empty() ? resource : find_id(nullptr, base);
+    if (at && !fragment.empty() && fragment[0] != '/') at = find_id(at, fragment);
     size_t from = 1;
     while (at && !fragment.empty() && fragment[0] == '/' && from <= fragment.size()) {
         const size_t end = std::min(fragment.find('/', from), fragment.size());
@@ -20176,8 +20460,10 @@ const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) 
         const bool remote = !base.empty();
         fail_at(remote ? Code::unsupported : Code::bad_argument, schema, "$ref",
                 remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
-                       : say(quote(ref), " leads nowhere"));
+                       : say(quote(ref), " leads nowhere",
+                             resource == &root_ ? "" : " within the nearest schema with an $id, where # begins"));
     }
+    targets_.emplace(&schema, at);
     return at;
 }
 
@@ -20220,6 +20506,7 @@ bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& ke
 }
 
 bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+    if (!status_.ok()) return false;
     if (options_.ignore_unsupported) {
         ignored_.insert(pointer_of(where) + ": " + key);
         return true;
@@ -20268,8 +20555,9 @@ std::string typed(const char* type, const std::string& rest) { return say("{\"ty
 
 bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
     Alternatives ways;
+    // Without one of its ways the rest would refuse what violates the schema in that way only.
     for (size_t key = 0; key < schema.keys().size(); ++key)
-        if (!negate_keyword(ways, schema, key, link)) return false;
+        if (!negate_keyword(ways, schema, key, link)) return status_.ok();
     if (ways.empty()) return false;  // everything is valid against the schema
     branch.divide_by(schema, "not", std::move(ways));
     return true;
@@ -20313,6 +20601,7 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     return true;
 }
 
+/// Adds the ways in which the keyword is violated. False: it is ignored or refused.
 bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_t index, size_t link) {
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
@@ -20353,7 +20642,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum") {
         const Json* flag = schema.find(key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
         if (!value.is(Json::Kind::number) || (flag && flag->is(Json::Kind::boolean)))
-            return unsupported(schema, "not", "of a bound in the form of draft 4");
+            return unsupported(schema, "not", "of a bound in the form of draft 4"), false;
         const char* opposite = key == "minimum"            ? "exclusiveMaximum"
                                : key == "maximum"          ? "exclusiveMinimum"
                                : key == "exclusiveMinimum" ? "maximum"
@@ -20362,7 +20651,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     } else if (key == "multipleOf") {
         way(typed("number", "\"!multipleOf\":" + value.text()));
     } else if (key == "pattern" || key == "format") {
-        if (key == "format") return unsupported(schema, "not", "of a format");
+        if (key == "format") return unsupported(schema, "not", "of a format"), false;
         way(typed("string", "\"!pattern\":" + value.dump()));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
@@ -20386,7 +20675,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
               "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})
             if (key == known && !(value.is(Json::Kind::boolean) && key == "uniqueItems" && !value.boolean()))
-                return unsupported(schema, "not", "of " + key);
+                return unsupported(schema, "not", "of " + key), false;
     }
     return status_.ok();
 }
@@ -20411,8 +20700,9 @@ constexpr size_t kMaxPatterns = 500;  // that one string must match, or must not
 
 struct Format {
     const char *name, *pattern;
+    uint32_t max_length = kUnbounded;
 };
-// Dates are checked to the number of days a month has, leap years aside; a time may have a leap second.
+// Dates are checked to the number of days a month has; 29 February and leap seconds are left out.
 #define AUSPEX_DATE                                                                                       \
     "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
     "(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -20423,7 +20713,15 @@ struct Format {
 #define AUSPEX_IPV4 AUSPEX_OCTET "(?:\\." AUSPEX_OCTET "){3}"
 #define AUSPEX_H16 "[0-9a-fA-F]{1,4}"
 #define AUSPEX_LS32 "(?:" AUSPEX_H16 ":" AUSPEX_H16 "|" AUSPEX_IPV4 ")"
-#define AUSPEX_URI_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+#define AUSPEX_IPV6                                                                                        \
+    "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16         \
+    ")?::(?:" AUSPEX_H16 ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16    \
+    ":){3}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 \
+    "|(?:(?:" AUSPEX_H16 ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16       \
+    ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16    \
+    "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"
+#define AUSPEX_REG_NAME "(?:[a-zA-Z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2})"
+#define AUSPEX_PATH_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
 const Format kFormats[] = {
     {"date", AUSPEX_DATE},
     {"time", AUSPEX_TIME},
@@ -20434,17 +20732,13 @@ const Format kFormats[] = {
      "[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))"},
     {"email",
      "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@" AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
-    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*", 253},
     {"ipv4", AUSPEX_IPV4},
-    {"ipv6",
-     "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16 ")?::(?:" AUSPEX_H16
-     ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){3}" AUSPEX_LS32
-     "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16
-     ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32
-     "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16 "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"},
+    {"ipv6", AUSPEX_IPV6},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:" AUSPEX_URI_CHAR "|\\[[0-9a-fA-F:.]+\\])*|" AUSPEX_URI_CHAR
-            "+)(?:\\?(?:" AUSPEX_URI_CHAR "|\\?)*)?(?:#(?:" AUSPEX_URI_CHAR "|\\?)*)?"},
+    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:(?:" AUSPEX_REG_NAME "|:)*@)?(?:" AUSPEX_REG_NAME "*|\\[(?:" AUSPEX_IPV6
+            ")\\])(?::[0-9]*)?(?:/(?:" AUSPEX_PATH_CHAR "|/)*)?|/|/?" AUSPEX_PATH_CHAR "(?:" AUSPEX_PATH_CHAR
+            "|/)*)(?:\\?(?:" AUSPEX_PATH_CHAR "|[/?])*)?(?:#(?:" AUSPEX_PATH_CHAR "|[/?])*)?"},
 };
 #undef AUSPEX_DATE
 #undef AUSPEX_TIME
@@ -20453,7 +20747,9 @@ const Format kFormats[] = {
 #undef AUSPEX_IPV4
 #undef AUSPEX_H16
 #undef AUSPEX_LS32
-#undef AUSPEX_URI_CHAR
+#undef AUSPEX_IPV6
+#undef AUSPEX_REG_NAME
+#undef AUSPEX_PATH_CHAR
 
 }  // namespace schema_types_impl
 
@@ -20548,9 +20844,10 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
         to.push_back(value.text());
         return true;
     };
-    const auto not_below = [&](uint64_t& to) {
+    const auto not_below = [&](unsigned type, uint64_t& to) {
         uint64_t n = 0;
         if (!count(schema, key, value, n)) return false;
+        if (n > kMaxRepeat && (facts.types & type) != 0) return unsupported(schema, key, say("above ", kMaxRepeat));
         to = std::max(to, n);
         return true;
     };
@@ -20573,14 +20870,14 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
         return gather_values(key, value, facts) || unsupported(schema, "not", "of a list, an object or a boolean");
     for (const char* k : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "!multipleOf"})
         if (key == k) return gather_number(schema, key, value, facts);
-    if (key == "minLength") return not_below(facts.min_length);
+    if (key == "minLength") return not_below(TypeFacts::kString, facts.min_length);
     if (key == "maxLength") return not_above(facts.max_length);
     if (key == "pattern") return text(facts.patterns);
     if (key == "!pattern") return text(facts.not_patterns);
     if (key == "format") return value.is(Json::Kind::string) ? text(facts.formats) : true;
-    if (key == "minItems") return not_below(facts.min_items);
+    if (key == "minItems") return not_below(TypeFacts::kArray, facts.min_items);
     if (key == "maxItems") return not_above(facts.max_items);
-    if (key == "minProperties") return not_below(facts.min_members);
+    if (key == "minProperties") return not_below(TypeFacts::kObject, facts.min_members);
     if (key == "maxProperties") return not_above(facts.max_members);
     if (key == "required") {
         // Draft 3 has a boolean here, which says nothing in later ones.
@@ -20630,7 +20927,8 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
     if (place == ValuePlace::name) f.types = TypeFacts::kString;
-    if (place == ValuePlace::text) f.types = TypeFacts::kString | TypeFacts::kNull;
+    if (place == ValuePlace::text) f.types = TypeFacts::kString;
+    if (place == ValuePlace::nullable_text) f.types = TypeFacts::kString | TypeFacts::kNull;
     if (place == ValuePlace::arguments || place == ValuePlace::object) f.types = TypeFacts::kObject;
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
@@ -20685,7 +20983,8 @@ bool SchemaCompiler::has_end(std::string_view text) const {
 
 /// Adds the text as it is written, unless that is impossible.
 void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
-    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const bool raw = is_raw(place);
+    if (place == ValuePlace::nullable_text && trim_space(text) == "null") return;
     if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
@@ -20696,18 +20995,21 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
     std::vector<std::string> strings;
     for (const Json* v : facts.values) {
         const bool is_string = v->is(Json::Kind::string);
-        if (!is_string && (place == ValuePlace::name || (place == ValuePlace::text && !v->is(Json::Kind::null))))
+        const bool is_other = !is_string && !(place == ValuePlace::nullable_text && v->is(Json::Kind::null));
+        if (is_other && (place == ValuePlace::name || place == ValuePlace::text || place == ValuePlace::nullable_text))
             continue;
         bool fits = true;
         for (const Json* s : flat) {
             // Branches have divided what combines schemas; what is left are the schema's own keywords.
             for (size_t key = 0; key < s->keys().size() && fits; ++key) {
+                if (s->keys()[key] == "enum" || s->keys()[key] == "const") continue;  // facts.values are in all of them
                 const Verdict verdict = check_keyword(*v, *s, key, 0);
                 if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
                     return kNoMatch;
                 fits = verdict != Verdict::no;
             }
         }
+        if (!status_.ok()) return kNoMatch;
         if (!fits) continue;
         if (is_string)
             add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
@@ -20754,24 +21056,29 @@ ExprId SchemaCompiler::write_value(const Json& value) {
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
 }
 
-ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing) {
+std::optional<ExprId> SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key,
+                                                   Writing writing) {
     Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, writing);
     if (e.ok()) return e.value();
     if (e.status().code == Code::unsupported && options_.ignore_unsupported)
         unsupported(where, key);
     else
         fail_at(e.status().code, where, key, e.status().text);
-    return kNoMatch;
+    return std::nullopt;
 }
 
-ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
+std::optional<ExprId> SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
     for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
         if (format != f.name) continue;
         const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, writing);
-        if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
-        return e.value();
+        if (!e.ok())
+            fail_at(e.status().code, where, "format", e.status().text);
+        else if (f.max_length == kUnbounded)
+            return e.value();
+        else
+            return pool_.both(e.value(), pool_.repeat(write_set(pool_, CharSet::all(), writing), 0, f.max_length));
     }
-    return kNoMatch;
+    return std::nullopt;
 }
 
 ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, ValuePlace place) {
@@ -20781,17 +21088,17 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
                 say("one string has more than ", schema_types_impl::kMaxPatterns, " patterns; join them"));
         return kNoMatch;
     }
-    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const bool raw = is_raw(place);
     const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
-    const auto add = [&](ExprId e, bool negated) {
-        if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
+    const auto add = [&](std::optional<ExprId> e, bool negated) {
+        if (e) parts.push_back(negated ? pool_.except(*e) : *e);
     };
     for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern", writing), false);
     for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not", writing), true);
     for (const std::string& name : f.formats) {
-        const ExprId e = format_expr(name, where, writing);
-        if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        const std::optional<ExprId> e = format_expr(name, where, writing);
+        if (!e && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
@@ -20816,6 +21123,8 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
     if (place == ValuePlace::argument) parts.push_back(not_json_);
+    if (place == ValuePlace::nullable_text && (f.types & TypeFacts::kNull) == 0)
+        parts.push_back(pool_.except(null_text_));
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
     return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
@@ -20880,6 +21189,7 @@ ExprId SchemaCompiler::any_value() {
 // ---------------------------------------------------------------------------------------------- arrays
 
 ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
+    using namespace schema_objects_impl;
     if (f.min_items > f.max_items) return kNoMatch;
     // Of each schema: the items that it lists, and what holds for those after them.
     std::vector<std::pair<const Json*, const Json*>> lists;
@@ -20908,12 +21218,17 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
     const ExprId rest = value_expr(schemas_at(n_listed));
     ExprId body = kEmptyText;
     if (!f.contains.empty()) {
-        if (n_listed > 0 || f.contains.size() > 1) {
-            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNoMatch;
-        } else {
-            body = write_contains(f, rest, schemas_at(0), where);
+        const bool bounded = f.max_items != UINT64_MAX;
+        const uint64_t n_way = bounded ? f.max_items : f.min_items;
+        const std::string why = n_listed > 0            ? "beside prefixItems"
+                                : f.contains.size() > 1 ? "twice"
+                                : n_way > kMaxContains  ? say("with more than ", kMaxContains, " items")
+                                                        : "";
+        if (why.empty()) {
+            body = write_contains(f, rest, schemas_at(0));
             return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
         }
+        if (!unsupported(where, "contains", why)) return kNoMatch;
     }
     const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_items, kMaxRepeat));
     const uint32_t high = f.max_items > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_items);
@@ -20935,17 +21250,13 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
 }
 
 /// Items of which one at least is valid against `contains`: some, that one, some more.
-ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas, const Json& where) {
+ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas) {
     Schemas wanted = schemas;
     wanted.push_back(f.contains[0]);
     const ExprId one = value_expr(std::move(wanted));
     const ExprId before = pool_.concat(element, comma_), after = pool_.concat(comma_, element);
     const bool bounded = f.max_items != UINT64_MAX;
     const uint64_t n_way = bounded ? f.max_items : f.min_items;
-    if (n_way > schema_objects_impl::kMaxContains) {
-        unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
-        return kNoMatch;
-    }
     std::vector<ExprId> ways;
     const uint32_t low = static_cast<uint32_t>(f.min_items);
     for (uint32_t n = 0; n < n_way; ++n) {
@@ -20967,7 +21278,7 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
         auto rules = std::make_shared<Rules>();
         rules->start = rules->add_rule("pattern");
         const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
-        const bool ready = status.ok() && rules->finish().ok();
+        const bool ready = status.ok() && (rules->finish().ok() || rules->body[0] == kNoMatch);
         Pattern entry;
         if (ready) entry.rules = std::move(rules);
         found = patterns_.emplace(pattern, std::move(entry)).first;
@@ -20977,7 +21288,7 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
     if (n_match_bytes_ > schema_objects_impl::kMaxMatchBytes)
         fail_at(Code::unsupported, root_, "", "too many names are matched with patterns; make the schema smaller");
     known = p.rules != nullptr && text.size() <= schema_objects_impl::kMaxMatchText && status_.ok();
-    if (!known) return false;
+    if (!known || p.rules->body[0] == kNoMatch) return false;
     if (!p.automaton || p.automaton->memory() > schema_objects_impl::kMaxMatchMemory)
         p.automaton = std::make_unique<Automaton>(p.rules);
     StateId s = p.automaton->start();
@@ -20990,14 +21301,17 @@ SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, co
     for (const Json* s : f.objects) {
         const size_t before = out.size();
         const Json *properties = s->find("properties"), *patterns = s->find("patternProperties");
+        bool all_known = true;
         if (properties)
             if (const Json* own = properties->find(name)) out.push_back(own);
         for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
             bool known = false;
             if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
-            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical);
+            all_known = all_known && known;
+            if (!known && pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical))
+                unsupported(*patterns, "patternProperties", "for a name like this");
         }
-        if (out.size() > before) continue;
+        if (out.size() > before || !all_known) continue;
         if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
     }
     return out;
@@ -21059,8 +21373,12 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         patterns.clear();
     }
     std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
-    for (const std::string& p : patterns)
-        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical));
+    const auto is_ignored = [&](const std::string& p) {
+        const std::optional<ExprId> e = pattern_expr(p, where, "patternProperties", Writing::canonical);
+        if (e) exprs.push_back(*e);
+        return !e;
+    };
+    patterns.erase(std::remove_if(patterns.begin(), patterns.end(), is_ignored), patterns.end());
     std::vector<std::string> names;
     for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
     if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
@@ -21075,10 +21393,15 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         for (const Json* s : f.objects) {
             const size_t before = values.size();
             const Json* own = s->find("patternProperties");
-            for (size_t p = 0; p < patterns.size(); ++p)
-                if (const Json* v = own && (set >> p & 1) != 0 ? own->find(patterns[p]) : nullptr) values.push_back(v);
+            size_t n_ignored = own ? own->keys().size() : 0;
+            for (size_t p = 0; p < patterns.size(); ++p) {
+                const Json* v = own ? own->find(patterns[p]) : nullptr;
+                n_ignored -= v ? 1 : 0;
+                if (v && (set >> p & 1) != 0) values.push_back(v);
+            }
+            // A name may match a pattern that is ignored: then this does not apply to it.
             const Json* extra = s->find("additionalProperties");
-            if (values.size() == before && extra) values.push_back(extra);
+            if (values.size() == before && extra && n_ignored == 0) values.push_back(extra);
         }
         ObjectRule::Member m;
         m.value = value_expr(std::move(values));
@@ -21137,12 +21460,16 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
     const Json* properties = root_.find("properties");
     const Json* own = properties ? properties->find(name) : nullptr;
     const Json* type = own ? own->find("type") : nullptr;
-    bool declared = type && type->is(Json::Kind::string) && type->text() == "string";
-    for (const Json& t : type ? type->items() : std::vector<Json>())
-        declared = declared || (t.is(Json::Kind::string) && t.text() == "string");
+    const auto declares = [type](const char* name_of_type) {
+        const auto is_it = [&](const Json& t) { return t.is(Json::Kind::string) && t.text() == name_of_type; };
+        return type && (is_it(*type) || std::any_of(type->items().begin(), type->items().end(), is_it));
+    };
+    const ValuePlace place = !declares("string") ? ValuePlace::argument
+                             : declares("null")  ? ValuePlace::nullable_text
+                                                 : ValuePlace::text;
     for (const Json* s : schemas)
         if (schema_objects_impl::is_false(s)) return m;
-    const ExprId value = pool_.rule(rule_of(std::move(schemas), declared ? ValuePlace::text : ValuePlace::argument));
+    const ExprId value = pool_.rule(rule_of(std::move(schemas), place));
     m.value = pool_.concat(value, pool_.text("\n</parameter>\n"));
     return m;
 }
@@ -21152,6 +21479,11 @@ ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
     if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::arguments);
+    // Arguments that are not listed have no type to be read by.
+    for (const Json* s : f.objects)
+        for (const char* key : {"additionalProperties", "patternProperties"})
+            if (const Json* others = s->find(key); others && !schema_objects_impl::is_false(others))
+                ignored_.insert(pointer_of(*s) + ": " + key);
     return status_.ok() ? members_of(std::move(object)) : kNoMatch;
 }
 
@@ -21169,6 +21501,7 @@ namespace detail {
 namespace schema_check_impl {
 
 constexpr int kMaxCheckDepth = 64;
+constexpr size_t kMaxSteps = 2000000;
 
 }  // namespace schema_check_impl
 
@@ -21191,7 +21524,16 @@ bool equal_json(const Json& a, const Json& b) {
     return true;
 }
 
+bool SchemaCompiler::spend(size_t n_step) {
+    n_step_ += n_step;
+    if (n_step_ <= schema_check_impl::kMaxSteps) return true;
+    return fail_at(Code::unsupported, root_, "",
+                   say("to compare its alternatives, names and listed values takes more than ",
+                       schema_check_impl::kMaxSteps, " steps; make the schema smaller"));
+}
+
 SchemaCompiler::Verdict SchemaCompiler::check(const Json& value, const Json& schema, int depth) {
+    if (!spend(1)) return Verdict::unknown;
     if (schema.is(Json::Kind::boolean)) return schema.boolean() ? Verdict::yes : Verdict::no;
     if (!schema.is(Json::Kind::object) || depth > schema_check_impl::kMaxCheckDepth) return Verdict::unknown;
     Verdict result = Verdict::yes;
@@ -21239,6 +21581,7 @@ SchemaCompiler::Verdict SchemaCompiler::check_applicator(const Json& value, cons
 SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const Json& schema, size_t index, int depth) {
     const std::string& key = schema.keys()[index];
     const Json& argument = schema.items()[index];
+    if (!spend(1 + argument.items().size() / 16)) return Verdict::unknown;
     TypeFacts f;
     const auto verdict = [](bool good) { return good ? Verdict::yes : Verdict::no; };
     for (const char* k : {"$ref", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies",
@@ -21321,12 +21664,15 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
     TypeFacts f;
     f.objects.push_back(&schema);
     Verdict all = Verdict::yes;
-    for (size_t i = 0; i < value.keys().size(); ++i)
+    const Json* properties = schema.find("properties");
+    for (size_t i = 0; i < value.keys().size(); ++i) {
+        if (!spend(properties ? properties->keys().size() / 16 : 0)) return Verdict::unknown;
         for (const Json* s : schemas_of_member(f, value.keys()[i])) {
             const Verdict one = check(value.items()[i], *s, depth);
             if (one == Verdict::no) return one;
             if (one == Verdict::unknown) all = one;
         }
+    }
     return all;
 }
 
@@ -21518,6 +21864,12 @@ class Writer {
 Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
+    if (options.style < ChatStyle::chatml || options.style > ChatStyle::qwen36_unsloth)
+        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(options.style),
+                    ", expected a value of ChatStyle; ModelInfo::chat_style has the model's");
+    if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
+        return fail(Code::bad_argument, "the choice of tools is ", static_cast<int>(options.choice),
+                    ", expected ToolChoice::automatic or ToolChoice::required");
     if (tools.empty() || tools.size() > kMaxTools)
         return fail(tools.empty() ? Code::bad_argument : Code::unsupported, "expected 1 to ", kMaxTools,
                     " tools, found ", tools.size());
@@ -22153,6 +22505,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
         if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return TokenTree::Visit::stop;
         const ExprId rest = exprs.derive(expr_path_[depth - 1], class_of[node.byte]);
         if (rest == kNoMatch) return TokenTree::Visit::skip;
+        if (exprs[rest].crowded) return TokenTree::Visit::stop;
         expr_path_[depth] = rest;
         for (const uint32_t token : tree->at(node)) set_bit(Span<uint32_t>(list.within), token);
         if (exprs[rest].nullable && list.follow.any()) {
@@ -22178,7 +22531,8 @@ bool Matcher::fit_char(const std::vector<ExprId>& from, const Alphabet& alphabet
         const std::pair<ExprId, uint8_t> at = open[i];
         leaves = leaves || (exprs[at.first].nullable && matcher_impl::meets(alphabet[at.second], follow));
         for (const std::pair<uint8_t, uint8_t>& edge : alphabet[at.second]) {
-            const ExprId rest = exprs.derive(at.first, edge.first);
+            ExprId rest = exprs.derive(at.first, edge.first);
+            if (exprs[rest].crowded) rest = kNoMatch;
             any = any || rest != kNoMatch;
             all = all && rest != kNoMatch;
             if (any && !all) return false;
@@ -23498,6 +23852,21 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
     return {};
 }
 
+Result<SlotId> draft_table(const Plan& plan) {
+    SlotId table = kNoSlot;
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops) {
+            if (!op.head || op.kind != OpKind::matmul) continue;
+            if (table != kNoSlot && table != op.w[0])
+                return Status(
+                    Code::unsupported,
+                    "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+            table = op.w[0];
+        }
+    if (table == kNoSlot) return Status(Code::unsupported, "a draft vocabulary needs an MTP block with a head");
+    return table;
+}
+
 uint64_t Context::kv_row_bytes(StatePart part) const {
     uint64_t bytes = 0;
     for (const uint64_t piece : row_pieces(part)) bytes += piece;
@@ -23685,7 +24054,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
         tried_ += seconds;
         expected_ += usual.seconds;
         ++n_tried_;
-        const bool too_slow = tried_ > kGain * usual.seconds * kTrial;  // the rest cannot make up for it
+        const bool too_slow = tried_ * n_tried_ > kGain * expected_ * kTrial;  // the rest cannot make up for it
         if (n_tried_ == kTrial || too_slow) judge_trial(too_slow);
         return;
     }
@@ -24534,7 +24903,8 @@ uint8_t read_code(CodeForm form, uint32_t n_lane, uint32_t lane, uint32_t i, uin
 }
 
 template <Type kType>
-void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_t n_row, uint8_t* to) {
+void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, const Token* ids, uint32_t n_row,
+               uint8_t* to) {
     const TypeInfo info = type_info(kType);
     const uint32_t R = m.n_lane;
     const size_t row_step = static_cast<size_t>(row_bytes(kType, m.d_in));
@@ -24544,7 +24914,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
         uint8_t* s = to + at.scales;
         for (uint32_t lane = 0; lane < n_row; ++lane) {
             Plain p;
-            read_plain<kType>(info, rows + lane * row_step, b, &p);
+            read_plain<kType>(info, rows + (ids ? static_cast<size_t>(ids[lane]) : lane) * row_step, b, &p);
             if (f.super) {
                 if (b % 8 == 0) {
                     put_f16(to + at.head + 2 * lane, p.d);
@@ -24565,7 +24935,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
 
 }  // namespace pack_impl
 
-void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip) {
+void pack_strip(const Matrix& m, const std::byte* rows, const Token* ids, uint32_t n_row, std::byte* strip) {
     using namespace pack_impl;
     StripForm f;
     if (!strip_form(m.type, &f)) return;
@@ -24573,7 +24943,7 @@ void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byt
     uint8_t* to = reinterpret_cast<uint8_t*>(strip);
     switch (m.type) {
 #define AUSPEX_PACK(type, id, name, n_block, block_bytes, kv) \
-    case Type::type: return pack_rows<Type::type>(m, f, from, n_row, to);
+    case Type::type: return pack_rows<Type::type>(m, f, from, ids, n_row, to);
         AUSPEX_BLOCK_TYPES(AUSPEX_PACK)
 #undef AUSPEX_PACK
         case Type::f32:
@@ -24655,6 +25025,7 @@ uint64_t slice_bytes(const Matrix& m) {
 struct PackJob {
     const Matrix* m;
     const std::byte* rows;
+    const Token* ids;
     std::byte* to;
     uint32_t n_slice;
 };
@@ -24666,7 +25037,12 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
     uint64_t a, b;
     if (m.n_lane == 0) {
         even_part(uint64_t{job.n_slice} * m.d_out, {i_thread, n_thread, nullptr}, &a, &b);
-        std::memcpy(job.to + a * from_row, job.rows + a * from_row, static_cast<size_t>((b - a) * from_row));
+        if (!job.ids)
+            std::memcpy(job.to + a * from_row, job.rows + a * from_row, static_cast<size_t>((b - a) * from_row));
+        else
+            for (; a < b; ++a)
+                std::memcpy(job.to + a * from_row, job.rows + static_cast<uint64_t>(job.ids[a]) * from_row,
+                            static_cast<size_t>(from_row));
         return;
     }
     const uint64_t n_strip = ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane});
@@ -24675,7 +25051,8 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
         const uint64_t row = s % n_strip * m.n_lane;
         const uint64_t left = m.d_out - row;
         const uint32_t n = left < m.n_lane ? static_cast<uint32_t>(left) : m.n_lane;
-        pack_strip(m, job.rows + (s / n_strip * m.d_out + row) * from_row, n, job.to + s * m.stride);
+        const uint64_t first = job.ids ? 0 : s / n_strip * m.d_out + row;
+        pack_strip(m, job.rows + first * from_row, job.ids ? job.ids + row : nullptr, n, job.to + s * m.stride);
     }
 }
 
@@ -24738,7 +25115,7 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 }
 
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
-                   const Allocator& from, Pool* pool, PackedMatrix* out) {
+                   const Allocator& from, Pool* pool, PackedMatrix* out, const Token* ids) {
     using namespace matmul_impl;
     const TypeInfo info = type_info(shape.type);
     if (!info.name || !info.supported)
@@ -24761,7 +25138,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
         const Status taken = result.own_.take(from, all, "a weight matrix");
         if (!taken.ok()) return taken;
         m.data = result.own_.data();
-        PackJob job{&m, rows, result.own_.data(), shape.n_slice};
+        PackJob job{&m, rows, ids, result.own_.data(), shape.n_slice};
         if (pool)
             pool->run(pack_part, &job);
         else
@@ -30035,19 +30412,10 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     if (plan.mtp.empty() || !options_.mtp)
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     SlotId table = kNoSlot;
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            if (table != kNoSlot && table != op.w[0])
-                return Status(
-                    Code::unsupported,
-                    "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
-            table = op.w[0];
-        }
+    AUSPEX_TRY(draft_table(plan).get(table));
     const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
     const Slot& s = plan.slot(table);
-    const uint64_t one = row_bytes(s.type, s.width());
     Token last = -1;
     for (Token id : ids) {
         if (id <= last || id >= static_cast<Token>(s.shape[0]))
@@ -30055,17 +30423,13 @@ Status CpuContext::draft_head(Span<const Token> ids) {
                         ", expected ascending ids below ", s.shape[0]);
         last = id;
     }
-    Block chosen;
-    AUSPEX_TRY(chosen.take(model_->allocator, ids.size() * one, "the draft head's rows"));
-    for (size_t i = 0; i < ids.size(); ++i)
-        std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
     MatrixShape shape;
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());
     shape.d_in = static_cast<uint32_t>(s.width());
     PackedMatrix head;
     AUSPEX_TRY(
-        pack_matrix(*model_->kernels, shape, chosen.data(), false, model_->allocator, model_->pool.get(), &head));
+        pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &head, ids.data()));
     draft_head_ = std::move(head);
     return {};
 }
@@ -31313,14 +31677,11 @@ Status CpuBackend::plan_context(const Plan& plan, const ContextOptions& options,
 }
 
 Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            MatrixShape shape = cpu_impl::shape_of(plan.slot(op.w[0]));
-            shape.d_out = n_id;
-            items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
-            return {};
-        }
+    SlotId table = kNoSlot;
+    AUSPEX_TRY(draft_table(plan).get(table));
+    MatrixShape shape = cpu_impl::shape_of(plan.slot(table));
+    shape.d_out = n_id;
+    items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
     return {};
 }
 
@@ -31328,13 +31689,13 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
     auto backend = std::make_shared<CpuBackend>();
     backend->allocator = options.allocator;
     AUSPEX_TRY(choose_kernels(options.path, &backend->kernels));
-    if (options.n_thread < 0)
-        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
-    const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
-    Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread    ? n
-                                                    : options.n_thread == 0 ? Pool::kMaxThread
-                                                                            : n,
-                                                    options.jobs);
+    constexpr int kMaxThread = Pool::kMaxThread;
+    if (options.n_thread < 0 || options.n_thread > kMaxThread)
+        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 1 to ", kMaxThread,
+                    ", or 0 for one per physical core");
+    const uint32_t n =
+        options.n_thread == 0 ? std::min(n_physical_core(), Pool::kMaxThread) : static_cast<uint32_t>(options.n_thread);
+    Result<std::unique_ptr<Pool>> pool = Pool::open(n, options.jobs);
     if (!pool.ok()) return pool.status();
     backend->pool = std::move(pool.value());
     return std::shared_ptr<Backend>(std::move(backend));
@@ -46053,17 +46414,6 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     return {};
 }
 
-SlotId VulkanModel::draft_table() const {
-    SlotId table = kNoSlot;
-    for (const Tape& tape : plan->mtp)
-        for (const Op& op : tape.ops) {
-            if (!op.head || op.kind != OpKind::matmul) continue;
-            if (table != kNoSlot && table != op.w[0]) return kNoSlot;
-            table = op.w[0];
-        }
-    return table;
-}
-
 Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                        const Progress& progress) {
     using namespace loaded_model_impl;
@@ -46072,8 +46422,8 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     const GpuRef& gpu = device->gpu;
     Uploads up(gpu->traits);
     AUSPEX_TRY(model->lay_out(&up));
-    const SlotId table = model->draft_table();
-    if (table != kNoSlot && weights.keeps(table)) model->draft_rows = weights.data[table];
+    const Result<SlotId> table = draft_table(plan);
+    if (table.ok() && weights.keeps(table.value())) model->draft_rows = weights.data[table.value()];
     AUSPEX_TRY(Memory::take(gpu, up.memory).get(model->memory_));
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
@@ -48194,11 +48544,8 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
-        const SlotId table = model_->draft_table();
-        if (table == kNoSlot)
-            return Status(
-                Code::unsupported,
-                "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+        SlotId table = kNoSlot;
+        AUSPEX_TRY(draft_table(plan).get(table));
         if (!model_->draft_rows)
             return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);
@@ -49600,10 +49947,8 @@ class VulkanBackend : public Backend {
         return Buffers::plan(*model, options, items);
     }
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> model;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
-        const SlotId table = model->draft_table();
-        if (table == kNoSlot || n_id == 0) return {};
+        SlotId table = kNoSlot;
+        AUSPEX_TRY(draft_table(plan).get(table));
         detail::vk::MemoryPlan memory(device->gpu->traits);
         memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
         memory.add(Arena::weights, uint64_t{n_id} * sizeof(uint32_t));
@@ -49829,7 +50174,7 @@ Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
     return {};
 }
 
-/// errors    bad_argument: a value that is none of the enumeration's.
+/// errors    bad_argument: a value that is none of the enumeration's, or options that contradict each other.
 Status check_device_options(const DeviceOptions& o) {
     if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
         return fail(Code::bad_argument, "kind is ", static_cast<int>(o.kind), ", expected best, cpu or vulkan");
@@ -49912,6 +50257,9 @@ Status open_files(const char* path, const LoadOptions& options, bool copy, Model
 Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
     using namespace detail;
     AUSPEX_TRY(model_impl::check_device_options(options));
+    if (options.vulkan_index < -1)
+        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index,
+                    ", expected 0 or more, or -1 for the best");
     auto impl = std::make_shared<Impl>();
     impl->options = options;
     if (options.kind != Kind::cpu) {
@@ -49941,6 +50289,7 @@ Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSP
     DeviceOptions cpu = options;
     cpu.kind = Kind::cpu;
     cpu.borrow = nullptr;
+    cpu.vulkan_index = -1;
     Device device;
     const Status s = open(cpu).get(device);
     if (s.code == Code::out_of_memory) return s;
@@ -50240,7 +50589,8 @@ float gumbel_of(uint32_t r) {
 /// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: an id that is further below the best cannot win.
 constexpr float kGumbelMax = 22.88f;
 
-Status out_of_range(const char* name, double found, const char* expected) {
+template <class Value>
+Status out_of_range(const char* name, Value found, const char* expected) {
     return fail(Code::bad_argument, "sampling.", name, " is ", found, ", expected ", expected);
 }
 
@@ -50267,8 +50617,11 @@ Status check_sampling(const Sampling& s) {
         return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
     if (!(std::fabs(s.presence_penalty) <= 100))
         return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
-    for (const LogitBias& b : s.logit_bias)
-        if (!(std::fabs(b.bias) <= 1000)) return out_of_range("logit_bias", double{b.bias}, "-1000..1000");
+    for (size_t i = 0; i < s.logit_bias.size(); ++i) {
+        const LogitBias& b = s.logit_bias[i];
+        if (!(std::fabs(b.bias) <= 1000))
+            return out_of_range(say("logit_bias[", i, "] (id ", b.id, ")").c_str(), double{b.bias}, "-1000..1000");
+    }
     if (s.penalty_window > 4096) return out_of_range("penalty_window", s.penalty_window, "0..4096");
     return {};
 }
@@ -51855,7 +52208,7 @@ PrefixTree::PrefixTree(const PrefixTree& other, RowStore& store) : PrefixTree(ot
 
 /// Room for what may not allocate.
 void PrefixTree::reserve() {
-    live_.reserve(options_.n_context + 64);
+    live_.reserve(options_.n_context + kSpareTokens);
     residents_.reserve(16);
 }
 
@@ -52025,7 +52378,7 @@ void PrefixTree::take_state(uint32_t i, const std::function<Status(uint32_t item
 
 void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const RunId run = live_end();
-    if (options_.state_bytes > options_.budget_bytes || has_state_at(run, n_row_)) return;
+    if (!can_keep() || has_state_at(run, n_row_)) return;
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
@@ -52033,9 +52386,7 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
 
 bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {
     const RunId run = live_end();
-    if (options_.state_bytes > options_.budget_bytes || row <= tree_[run].begin || row > n_row_ ||
-        has_state_at(run, row))
-        return false;
+    if (!can_keep() || row <= tree_[run].begin || row > n_row_ || has_state_at(run, row)) return false;
     changing_ = true;
     const uint32_t i = claim_state(run, row, kind, pinned);
     fit(0);
@@ -52495,7 +52846,8 @@ PrefixTree::Found PrefixTree::find(Span<const Token> wanted) const {
 }
 
 SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report) const {
-    if (found.live && found.row != 0) return SyncReason::appended;
+    if (found.live && found.row != 0)
+        return report.diverged_at == report.n_live ? SyncReason::appended : SyncReason::resumed;
     if (found.known == 0) return SyncReason::new_text;
     // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
     if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;
@@ -52544,7 +52896,7 @@ void PrefixTree::close_live() {
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
-    if (!can_park() || n_row_ == 0 || options_.state_bytes > options_.budget_bytes) return kNoState;
+    if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
@@ -52714,9 +53066,10 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest.
+/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest: none where nothing
+/// ever is, so that they take no memory.
 void PrefixTree::forget_unused() {
-    const size_t limit = std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context);
+    const size_t limit = can_keep() ? std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context) : 0;
     size_t n_unused = 0;
     std::vector<std::pair<uint64_t, RunId>> unused;
     if (tree_.n_token() <= limit) return;
@@ -52777,7 +53130,9 @@ std::string describe(const PrefixReport& r) {
     using namespace prefix_report_impl;
     std::string text;
     switch (r.reason) {
-        case SyncReason::unchanged: return say("unchanged: ", r.n_row, " rows");
+        case SyncReason::unchanged:
+            text = say("unchanged: ", r.n_row, " rows");
+            return r.n_live > r.n_row ? text + say(", the last ", r.n_live - r.n_row, " tokens were taken back") : text;
         case SyncReason::appended: text = say("appended ", r.rows_computed, " to ", r.rows_reused, " rows"); break;
         case SyncReason::resumed: text = say(divergence(r), "; resumed at row ", r.checkpoint_row); break;
         case SyncReason::checkpoint: text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row); break;
@@ -53222,15 +53577,6 @@ Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_
     return ids;
 }
 
-uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes) {
-    if (device != Kind::cpu) return 0;
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops)
-            if (op.head && op.kind == OpKind::matmul)
-                return head_bytes + n * row_bytes(plan.slot(op.w[0]).type, plan.slot(op.w[0]).width());
-    return 0;
-}
-
 Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft,
                         uint64_t* bytes) {
     const uint32_t n_vocab = model.plan.n_vocab;
@@ -53245,7 +53591,6 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
         draft->vocab_by_use = false;
         return {};
     }
-    const uint32_t n = static_cast<uint32_t>(ids.size());
     const uint64_t before = context.memory_bytes();
     AUSPEX_TRY(context.draft_head(ids));
     *bytes = context.memory_bytes() - before;
@@ -53256,8 +53601,7 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
     context_ = &context;
     mtp_ = &mtp;
     use_count_.assign(n_vocab, 0);
-    return reserve_.take(model.device->options.allocator,
-                         draft_renewal_bytes(model.plan, model.device->machine->kind(), n, *bytes),
+    return reserve_.take(model.device->options.allocator, draft_renewal_bytes(model.device->machine->kind(), *bytes),
                          "room to choose the draft head again");
 }
 
@@ -53312,6 +53656,7 @@ Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, D
     else
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
     d.depth = std::min(d.depth, room);
+    if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
     control.explain(cycle);
     cycle->chosen = d.depth;
     return d;
@@ -53322,6 +53667,21 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
     cycle->probe_rows = seen.n;
     cycle->probe_hits = seen.hits;
     cycle->probe_us = seen.seconds * 1e6;
+}
+
+void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
+                                const AcceptanceJudge* judge, DraftCycle* cycle) {
+    if (!chooses() || cycle->chosen > 0 || options_.draft.source != Draft::lookup || !control.wants_drafts()) return;
+    const auto start = std::chrono::steady_clock::now();
+    const size_t at = history.size() - 1;
+    Token guess = -1;
+    const Result<uint32_t> found = text.propose({history.subspan(0, at), 1, sampling, &guess});
+    if (!found.ok() || found.value() == 0) return;
+    AcceptanceProbe seen;
+    seen.n = 1;
+    seen.hits = seen.order = judge ? judge->accepts(at) : guess == history[at];
+    seen.seconds = seconds_since(start);
+    observe_probe(seen, cycle);
 }
 
 void DepthControl::finish(const DraftCycle& cycle, double us) {
@@ -54158,6 +54518,7 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = seconds_since(start) * 1e6;
+    p_.learn_from_text(sampling, &seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
@@ -54410,6 +54771,7 @@ Status DeviceDecoder::take() {
     p_.trunk.ran_on_device(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
+    p_.learn_from_text(sampling_, &seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
@@ -54454,7 +54816,7 @@ Status no_mtp(const Model::Impl& m) {
 }
 
 Status check_draft(const Model::Impl& model, const DraftOptions& d) {
-    if (d.source > Draft::best)
+    if (d.source < Draft::off || d.source > Draft::best)
         return fail(Code::bad_argument, "draft.source is ", static_cast<int>(d.source),
                     ", expected a value of Draft, 0..", static_cast<int>(Draft::best));
     if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft))
@@ -54475,7 +54837,7 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
     if (o.run_ahead >= kMaxQueued)
         return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
     for (const KvType type : {o.kv_k, o.kv_v})
-        if (type > KvType::f32)
+        if (type < KvType::f16 || type > KvType::f32)
             return fail(Code::bad_argument, "a KV format is ", static_cast<int>(type),
                         ", expected a value of KvType, 0..", static_cast<int>(KvType::f32));
     return session_options_impl::check_draft(model, o.draft);
@@ -55796,13 +56158,14 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
             if (o.draft.vocab_by_use && m.items.size() > n_item)
                 add(&m.items, "room to choose the draft head again", -1,
-                    draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
-                    MemoryPlace::allocator);
+                    draft_renewal_bytes(device.machine->kind(), m.items.back().bytes), MemoryPlace::allocator);
         }
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
+    add(&m.items, "history", -1,
+        (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
+        MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
         (item.place == MemoryPlace::file ? m.file_bytes
@@ -56281,7 +56644,8 @@ Status Session::Impl::open() {
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes() + store->memory_bytes();
+                         vocab.memory_bytes() + timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) +
+                         store->memory_bytes();
     return {};
 }
 
@@ -56358,6 +56722,8 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
+Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
+
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
@@ -56369,23 +56735,24 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         trunk->step_back(back);
     if (same >= timeline.n_row()) cache.cut(same);
     const bool complete = wanted.size() == same && same == timeline.n_row();
-    if (complete) {
-        AUSPEX_TRY(trunk->find_logits());
-        timeline.truncate(same);
-    }
+    if (complete) AUSPEX_TRY(trunk->find_logits());
+    const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
+    if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
+    const bool has_logits = complete && trunk->has_logits();
+    // A state that is kept of the tip has no pending hidden rows; where the text goes on, they are needed anyway.
+    if (!has_logits) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
     trunk->follow();
     detail::PrefixReport report;
-    const bool has_logits = complete && trunk->has_logits();
     const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
-        vocab.forget();
+        vocab.forget(0);
         if (!trunk->alive().ok()) timeline.assign(wanted);  // move_to() goes on with it
         return s;
     }
-    const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
-    if (!live) vocab.forget();
+    vocab.forget(same);
     timeline.assign(wanted);
+    report.n_live = n_given;
     return report;
 }
 
@@ -56606,6 +56973,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    AUSPEX_TRY(s.fill_draft_cache(s.timeline.n_row()));  // for a state that is kept of the text before
     s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     detail::PrefixReport report;

@@ -141,7 +141,7 @@ TEST_CASE(
         if (deep()) use.n_prompt = 20;
         const std::vector<Token> want = use.text(rig.second, kNever);
         int n = 0;
-        for (int64_t i = first;; i += deep() ? 1 : 9, ++n) {
+        for (int64_t i = first;; i += deep() ? 1 : 7, ++n) {
             CAPTURE(i);
             CHECK(use.text(rig.first, i) == want);
             rig.mend();

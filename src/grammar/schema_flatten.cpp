@@ -391,7 +391,7 @@ const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
 void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_copy) {
     std::vector<std::pair<const Json*, const Json*>> open{{&tree, resource}};
     while (!open.empty()) {
-        auto [at, within] = open.back();
+        const Json *const at = open.back().first, *within = open.back().second;
         open.pop_back();
         const auto name = [&](const Json* of, const std::string& text) {
             const auto added = ids_.emplace(std::make_pair(of, text), at);
