@@ -99,6 +99,9 @@ class Messages(BaseServer):
     def test_stop_sequences_and_lengths(self):
         message = self.both(ask("plain", stop_sequences=["never", "END"]))
         self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("stop_sequence", "END"))
+        message = self.both(ask("two calls", tools=TOOLS, stop_sequences=["think", "ls", "</parameter>"]))
+        self.assertEqual([b["input"] for b in message["content"][2:]], [{"command": "ls\n", "n": 3}, {}])
+        self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("tool_use", None))
         self.assertEqual(self.both(ask("plain", max_tokens=3))["stop_reason"], "max_tokens")
         self.assertEqual(self.both(ask("plain"))["stop_reason"], "end_turn")
 

@@ -137,6 +137,8 @@ class Thinking(Base):
         self.assertEqual((choice["finish_reason"], finish), ("length", "length"))
         self.assertEqual([c["function"] for c in streamed], [c["function"] for c in choice["message"]["tool_calls"]])
         self.assertRegex(streamed[0]["function"]["arguments"], re.compile(r'^\{"text": ?"'))
+        choice = self.ok(self.server.post(CHAT, {**body, "stop": ["text", "<"]}))["choices"][0]
+        self.assertEqual((choice["finish_reason"], len(choice["message"]["tool_calls"])), ("length", 1))
 
     def test_a_schema_and_tools_together(self):
         # Both are replies: a bias of the tag that opens calls decides.

@@ -374,13 +374,32 @@ class Tools(BaseServer):
             prompt = self.ok(self.server.post("/apply-template", {"messages": messages, "tools": TOOLS}))["prompt"]
             self.assertIn(shown, prompt.split("<function=bash>")[-1])
 
-    def test_stop_strings_across_tokens_and_tags(self):
-        message, finish = self.both("in the text", stop=["world, E"])
+    def test_stop_strings_end_the_text_across_tokens(self):
+        message, finish = self.both("in the text", stop=["world, E", "END"])
         self.assertEqual((message["content"], finish), ("Hello ", "stop"))
-        message, _ = self.both("over the border", stop=["STOP</thi"])
-        self.assertEqual((message["reasoning_content"], message["content"]), ("abc", ""))
-        message, _ = self.both("in the text", stop=["never"])
-        self.assertEqual(message["content"], "Hello world, END of it")
+        for stop in ("never", "ENDE", "of it."):
+            message, _ = self.both("in the text", stop=[stop])
+            self.assertEqual(message["content"], "Hello world, END of it")
+
+    def test_stop_strings_are_not_looked_for_in_thinking_and_calls(self):
+        """They would cut the reply before its answer, or leave a call with a part of its arguments."""
+        for stop in ("STOP", "STOP</thi", "</think>", "\n\n"):
+            message, _ = self.both("over the border", stop=[stop])
+            self.assertEqual((message["reasoning_content"], message["content"]), ("abc STOP", "Hello"), stop)
+        for stop in ("[", "<parameter", "\n", "bash", "}"):
+            message, finish = self.both("two at once", stop=[stop])
+            self.assertEqual((message["content"], finish), ("I run both.", "tool_calls"), stop)
+            self.assertEqual([json.loads(c["function"]["arguments"]) for c in message["tool_calls"]],
+                             [{"command": 'echo "a\u20ac"\n', "n": 3}, {"list": ["x", 1]}], stop)
+        message, finish = self.both("two at once", stop=["both"])
+        self.assertEqual((message["content"], finish), ("I run ", "stop"))
+        self.assertNotIn("tool_calls", message)
+
+    def test_stop_strings_of_a_text_are_looked_for_in_all_of_it(self):
+        body = {"prompt": "over the border", "stop": ["STOP</thi"]}
+        self.assertEqual(self.ok(self.server.post("/completion", body))["stopping_word"], "STOP</thi")
+        choice = self.ok(self.server.post("/v1/completions", {**body, "max_tokens": 50}))["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), ("abc ", "stop"))
 
     def test_thinking_can_be_switched_off(self):
         for more in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):

@@ -1,11 +1,14 @@
 #include "generation.h"
 
+#include "stops.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 namespace server {
 
+using auspex::ReplyEvent;
 using auspex::Session;
 using auspex::Token;
 
@@ -66,7 +69,9 @@ class Generation::Reply {
           model_(worker.model),
           session_(worker.session),
           ids_(request_.ids),
-          text_(worker.model, request_.stops, decoding(request_)) {
+          text_(worker.model, {}, decoding(request_)),
+          parser_(request_.inside_thinking, request_.tools),
+          stops_(request_.stops) {
         sampling_ = request_.sampling;
         sampling_.seed += i_choice;
         sampling_.constrained_from = ids_.size();
@@ -84,18 +89,16 @@ class Generation::Reply {
         usage_.n_cached = std::min(synced.rows_reused, ids_.size());
         usage_.prompt_s = cli::now() - start;
         usage_.reuse = synced.text;
-        push(GenerationEvent::Kind::prompt, "");
+        push(GenerationEvent::Kind::prompt);
         start_ = cli::now();
         if (request_.scripted) s = model_.encode(request_.scripted->reply, {true}).get(script_);
         bool complete = request_.n_max == 0;
         if (complete) finish_ = Finish::length;
         while (s.ok() && !complete) s = step(&complete);
         if (s.code == cli::Code::context_full) s = Status(), finish_ = Finish::length;
-        if (s.ok()) s = show(text_.finish());
+        if (s.ok()) s = show_rest();
         count_use();
-        if (!s.ok()) return s;
-        if (text_.stopped()) s = find_stop();
-        push(GenerationEvent::Kind::end, "");
+        if (s.ok()) push(GenerationEvent::Kind::end);
         return s;
     }
 
@@ -225,37 +228,58 @@ class Generation::Reply {
             if (s.ok()) s = show(text_.push(id));
             if (!s.ok()) return s;
             const bool full = request_.n_max >= 0 && static_cast<int64_t>(usage_.n_predicted) >= request_.n_max;
-            if (text_.stopped()) finish_ = Finish::stop_string;
-            if (full && !text_.stopped()) finish_ = Finish::length;
-            *complete = full || text_.stopped();
+            if (full) finish_ = Finish::length;
+            *complete = full || stops_.found();
             if (*complete) return {};
         }
         return {};
+    }
+
+    static ReplyEvent text_part(const std::string& text) {
+        ReplyEvent part;
+        part.text = text;
+        return part;
     }
 
     Status show(const cli::Result<std::string>& piece) {
         if (!piece.ok()) return piece.status();
         to_.n_token_ = usage_.n_predicted;
         if (piece.value().empty()) return {};
-        if (request_.live_usage) count_use();
-        push(GenerationEvent::Kind::text, piece.value());
-        return {};
+        if (request_.is_chat) return tell(parser_.push(piece.value()));
+        return tell(std::vector<ReplyEvent>{text_part(piece.value())});
     }
 
-    /// The text stream knows that one of the strings was found, not which: it is the one that ends first.
-    Status find_stop() {
-        finish_ = Finish::stop_string;
-        std::string text;
-        const auspex::Span<const Token> said(ids_.data() + usage_.n_prompt, ids_.size() - usage_.n_prompt);
-        const Status s = model_.decode(said, decoding(request_)).get(text);
-        size_t end = std::string::npos;
-        for (const std::string& stop : request_.stops) {
-            const size_t at = text.find(stop);
-            if (at == std::string::npos || at + stop.size() >= end) continue;
-            end = at + stop.size();
-            stop_ = stop;
+    /// What was held back, as no more follows.
+    Status show_rest() {
+        Status s = show(text_.finish());
+        if (s.ok() && request_.is_chat) s = tell(parser_.finish());
+        const std::string held = stops_.flush();
+        if (!held.empty()) push(GenerationEvent::Kind::text, {text_part(held)});
+        if (stops_.found()) {
+            finish_ = Finish::stop_string;
+            stop_ = *stops_.found();
         }
         return s;
+    }
+
+    /// Passes the parts of the reply on, up to a stop string in its text. No stop string goes over a call.
+    Status tell(cli::Result<std::vector<ReplyEvent>> parsed) {
+        if (!parsed.ok()) return parsed.status();
+        std::vector<ReplyEvent> parts;
+        for (ReplyEvent& part : parsed.value()) {
+            if (stops_.found()) break;
+            const bool is_text = part.kind == ReplyEvent::Kind::text;
+            // The reply ended in a call whose beginning was told: what of it follows as text is no answer.
+            if (is_text && is_cut_) continue;
+            const std::string text = is_text ? stops_.push(part.text) : stops_.flush();
+            if (!text.empty()) parts.push_back(text_part(text));
+            is_cut_ = is_cut_ || (part.kind == ReplyEvent::Kind::call_dropped && request_.streams_calls());
+            if (!is_text) parts.push_back(std::move(part));
+        }
+        if (parts.empty()) return {};
+        if (request_.live_usage) count_use();
+        push(GenerationEvent::Kind::text, std::move(parts));
+        return {};
     }
 
     void count_use() {
@@ -266,11 +290,11 @@ class Generation::Reply {
         std::copy(stats.accepted, stats.accepted + auspex::kMaxDraft, usage_.accepted);
     }
 
-    void push(GenerationEvent::Kind kind, const std::string& text) {
+    void push(GenerationEvent::Kind kind, std::vector<ReplyEvent> parts = {}) {
         GenerationEvent e;
         e.kind = kind;
         e.i_choice = i_choice_;
-        e.text = text;
+        e.parts = std::move(parts);
         e.n_token = usage_.n_predicted;
         e.finish = finish_;
         e.stop = stop_;
@@ -287,6 +311,9 @@ class Generation::Reply {
     Session& session_;
     std::vector<Token> ids_;  ///< prompt and reply
     auspex::TextStream text_;
+    auspex::ReplyStream parser_;  ///< of a chat
+    StopFilter stops_;
+    bool is_cut_ = false;  ///< the reply ended in a call that was passed on
     auspex::Sampling sampling_;
     Usage usage_;
     double start_ = 0;  ///< of the reply

@@ -79,19 +79,21 @@ struct GenerationRequest {
     std::vector<auspex::Token> ids;
     std::vector<auspex::Mark> marks;
     auspex::Sampling sampling;
-    bool constrain_answer = false;  ///< the constraint begins after the thinking; else with the reply
-    int64_t n_max = -1;             ///< tokens of the reply; -1: until the context is full
-    std::vector<std::string> stops;
-    uint32_t n_choice = 1;         ///< replies; the seeds of the later ones count on from the first's
-    int64_t thinking_budget = -1;  ///< tokens after which the thinking is closed; -1: no limit
-    bool special = false;          ///< show control tokens
-    int n_top_logprob = -1;        ///< log probabilities of the answer's tokens and of so many others; -1: none
-    bool live_usage = false;       ///< events of text have the usage so far
+    bool constrain_answer = false;   ///< the constraint begins after the thinking; else with the reply
+    int64_t n_max = -1;              ///< tokens of the reply; -1: until the context is full
+    std::vector<std::string> stops;  ///< looked for in the text, of a chat outside thinking and calls
+    uint32_t n_choice = 1;           ///< replies; the seeds of the later ones count on from the first's
+    int64_t thinking_budget = -1;    ///< tokens after which the thinking is closed; -1: no limit
+    bool special = false;            ///< show control tokens
+    int n_top_logprob = -1;          ///< log probabilities of the answer's tokens and of so many others; -1: none
+    bool live_usage = false;         ///< events of text have the usage so far
     // What the reply is parsed with.
     bool is_chat = true;  ///< false: the text is passed on as it is
     bool inside_thinking = false;
     std::vector<std::string> tools;
     const Script::Entry* scripted = nullptr;  ///< the reply, instead of what the model would say
+    /// A call that the model begins is valid as far as it goes, so that it may be passed on before it is complete.
+    bool streams_calls() const { return sampling.constraint && !constrain_answer && !scripted; }
 };
 
 struct GenerationEvent {
@@ -104,9 +106,9 @@ struct GenerationEvent {
     };
     Kind kind = Kind::text;
     uint32_t i_choice = 0;
-    std::string text;
-    std::vector<TokenLogprob> logprobs;  ///< of tokens since the last event
-    size_t n_token = 0;                  ///< of the reply so far
+    std::vector<auspex::ReplyEvent> parts;  ///< of text: parsed, up to a stop string
+    std::vector<TokenLogprob> logprobs;     ///< of tokens since the last event
+    size_t n_token = 0;                     ///< of the reply so far
     Finish finish = Finish::end;
     std::string stop;  ///< the stop string that ended it
     Usage usage;

@@ -47,10 +47,9 @@ class MessagesProtocol final : public Protocol {
 
     void end_choice(uint32_t, const Choice& c) override {
         close();
-        Json usage = usage_of(c.usage);
-        Json stop = {{"stop_reason", reason(c)}, {"stop_sequence", nullptr}};
-        if (c.finish == Finish::stop_string) stop["stop_sequence"] = c.stop;
-        write_event("message_delta", {{"delta", stop}, {"usage", usage}});
+        Json delta = Json::object();
+        set_reason(c, &delta);
+        write_event("message_delta", {{"delta", delta}, {"usage", usage_of(c.usage)}});
     }
 
     void end(const std::vector<Choice>&) override { write_event("message_stop", Json::object()); }
@@ -71,9 +70,7 @@ class MessagesProtocol final : public Protocol {
             content.push_back({{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.calls[i].name}, {"input", input}});
         }
         message["content"] = content;
-        message["stop_reason"] = reason(c);
-        message["stop_sequence"] = nullptr;
-        if (c.finish == Finish::stop_string) message["stop_sequence"] = c.stop;
+        set_reason(c, &message);
         message["usage"] = usage_of(c.usage);
         return message;
     }
@@ -90,10 +87,14 @@ class MessagesProtocol final : public Protocol {
                 {"output_tokens", u.n_predicted}};
     }
 
-    static const char* reason(const Choice& c) {
-        if (c.finish == Finish::length) return "max_tokens";
-        if (!c.calls.empty()) return "tool_use";
-        return c.finish == Finish::stop_string ? "stop_sequence" : "end_turn";
+    /// Calls are to be made whatever the text after them ended with.
+    static void set_reason(const Choice& c, Json* to) {
+        const bool stopped = c.finish == Finish::stop_string && c.calls.empty();
+        (*to)["stop_reason"] = c.finish == Finish::length ? "max_tokens"
+                               : !c.calls.empty()         ? "tool_use"
+                               : stopped                  ? "stop_sequence"
+                                                          : "end_turn";
+        (*to)["stop_sequence"] = stopped ? Json(c.stop) : Json();
     }
 
     void open(Block block, const Json& content) {

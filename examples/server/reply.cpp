@@ -35,15 +35,13 @@ class Running {
     bool complete_ = false;
 };
 
-/// Parses the text of the choices and tells the protocol.
+/// Collects the choices and tells the protocol.
 class Reader {
   public:
     Reader(const GenerationRequest& request, Protocol& protocol)
-        : request_(request),
-          protocol_(protocol),
-          streams_calls_(request.sampling.constraint && !request.constrain_answer && !request.scripted) {}
+        : request_(request), protocol_(protocol), streams_calls_(request.streams_calls()) {}
 
-    /// Failure: parsing ran out of memory, or an event says so. Text that came together is told in one piece.
+    /// Failure: that of an event. Text that came together is told in one piece.
     Failure take(const std::deque<GenerationEvent>& events) {
         Failure failure;
         for (const GenerationEvent& e : events) {
@@ -65,19 +63,14 @@ class Reader {
             case Step::prompt:
                 choices.emplace_back();
                 choices.back().usage = e.usage;
-                parser_ = auspex::ReplyStream(request_.inside_thinking, request_.tools);
-                cut_ = false;
                 if (e.i_choice == 0) protocol_.begin(e.usage);
                 return {};
             case Step::text:
                 tell_logprobs(e);
                 if (request_.live_usage) protocol_.live_usage(e.usage);
-                return read(e.text, e);
+                for (const auspex::ReplyEvent& one : e.parts) read(one, e);
+                return {};
             case Step::end: tell_logprobs(e); break;
-        }
-        if (request_.is_chat) {
-            const Failure failure = tell(parser_.finish(), e);
-            if (!failure.ok()) return failure;
         }
         tell_pending();
         choices.back().finish = e.finish;
@@ -95,24 +88,12 @@ class Reader {
 
     using Kind = auspex::ReplyEvent::Kind;
 
-    Failure read(const std::string& text, const GenerationEvent& e) {
-        if (request_.is_chat) return tell(parser_.push(text), e);
-        auspex::ReplyEvent all;
-        all.text = text;
-        pass(all, e);
-        return {};
-    }
-
-    Failure tell(const Result<std::vector<auspex::ReplyEvent>>& events, const GenerationEvent& e) {
-        if (!events.ok()) return from_status(events.status());
-        for (const auspex::ReplyEvent& one : events.value()) {
-            const bool is_text = one.kind == Kind::reasoning || one.kind == Kind::text;
-            if (is_text || streams_calls_)
-                pass(one, e);
-            else
-                hold(one, e);
-        }
-        return {};
+    void read(const auspex::ReplyEvent& one, const GenerationEvent& e) {
+        const bool is_text = one.kind == Kind::reasoning || one.kind == Kind::text;
+        if (is_text || streams_calls_)
+            pass(one, e);
+        else
+            hold(one, e);
     }
 
     /// A call that nothing constrains is passed on when it is complete: no protocol can take back one that turns out to
@@ -133,14 +114,11 @@ class Reader {
                 c.thinking += one.text;
                 c.n_reasoning = e.n_token;
                 break;
-            case Kind::text:
-                if (cut_) return;
-                c.content += one.text;
-                break;
+            case Kind::text: c.content += one.text; break;
             case Kind::call_begin: c.calls.push_back({one.text, ""}); break;
             case Kind::call_arguments: c.calls.back().arguments += one.text; break;
             case Kind::call_end: break;
-            case Kind::call_dropped: cut_ = true; return;  // the reply ended in it, and its beginning was told
+            case Kind::call_dropped: return;  // the reply ended in it, and its beginning was told
         }
         if (!c.calls.empty()) one.i_call = static_cast<uint32_t>(c.calls.size() - 1);
         add_pending(std::move(one), e);
@@ -165,11 +143,9 @@ class Reader {
     const GenerationRequest& request_;
     Protocol& protocol_;
     const bool streams_calls_;
-    auspex::ReplyStream parser_;
     std::vector<auspex::ReplyEvent> call_;       ///< the one that is held
     std::optional<auspex::ReplyEvent> pending_;  ///< not told yet; never beyond take()
     uint32_t pending_choice_ = 0;
-    bool cut_ = false;
 };
 
 void stream_reply(Running& running, Protocol& protocol, AnswerStream& to) {
