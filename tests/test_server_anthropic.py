@@ -150,7 +150,7 @@ class Messages(BaseServer):
         self.refused(400, "invalid_request_error", self.server.post(MESSAGES, "{"), "not JSON")
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
         answer = self.server.post(MESSAGES, {**ask("x"), "messages": [{"role": "user", "content": [image]}]})
-        self.refused(501, "invalid_request_error", answer, "image", "text only")
+        self.refused(400, "invalid_request_error", answer, "image", "text only")
 
 
 if __name__ == "__main__":

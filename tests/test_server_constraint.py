@@ -66,6 +66,9 @@ class Forms(Base):
                             ({"response_format": FORMAT, "json_schema": {}}, "both"),
                             ({"tool_choice": "required"}, "tool"), ({"tool_choice": {"function": {}}}, "name")):
             self.refused(400, "invalid_request_error", self.server.post(CHAT, user("x", **more)), words)
+        # What shows only in the middle of the reply.
+        ambiguous = user("x", grammar='root ::= "a" | "a" root "b" | "a" root "c"')
+        self.refused(400, "not_supported_error", self.server.post(CHAT, ambiguous), "more than 512 ways")
 
 
 class Thinking(Base):
@@ -154,7 +157,7 @@ class Thinking(Base):
         self.assertEqual(choice["finish_reason"], "tool_calls")
         self.refused(400, "invalid_request_error", self.server.post(CHAT, user(
             "x", tools=TOOLS, json_schema={"type": "array", "uniqueItems": True})), "answer: ", "uniqueItems")
-        self.refused(501, "not_supported_error", self.server.post(CHAT, user(
+        self.refused(400, "not_supported_error", self.server.post(CHAT, user(
             "x", tools=TOOLS, grammar='root ::= "a"')))
 
 

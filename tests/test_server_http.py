@@ -82,7 +82,7 @@ class Information(BaseServer):
         self.refused(404, "not_found_error", self.server.get("/v1/nothing"), "/v1/nothing")
         self.assertEqual(self.server.request("PUT", CHAT, b"").headers["allow"], "POST")
         self.refused(404, "not_found_error", self.server.get("/api/tags"), "Ollama", "/v1")
-        self.refused(501, "not_supported_error", self.server.post("/v1/embeddings", {}))
+        self.refused(400, "not_supported_error", self.server.post("/v1/embeddings", {}))
         for path in ("/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/v1/models/../../x", "/%00",
                      "/index.html%00.js", "/v1/models/%0d%0aX:y", "/" + "a" * 1000, "/%ff%fe", "/slots/0/../1"):
             answer = self.server.get(path)
@@ -292,7 +292,7 @@ class BadInput(BaseServer):
                            ("/v1/responses", {"input": "x", "include": ["message.output_text.logprobs"]}),
                            ("/v1/responses", {"input": "x", "conversation": "conv_1"}),
                            ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]})):
-            self.refused(501, "not_supported_error", self.server.post(path, body))
+            self.refused(400, "not_supported_error", self.server.post(path, body))
 
     def test_many_members_of_an_object(self):
         """Neither their number nor their depth may cost more than reading them; 40 000 once took ten seconds."""

@@ -228,7 +228,7 @@ class Chat(BaseServer):
         self.assertFalse(any("timings" in e for _, e in self.server.stream(CHAT, user("Hello", max_tokens=3))[:-2]))
 
     def test_fields_of_old_clients_are_refused_by_name(self):
-        self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", functions=[{"name": "f"}])), "tools")
+        self.refused(400, "not_supported_error", self.server.post(CHAT, user("x", functions=[{"name": "f"}])), "tools")
 
     def test_requests_of_open_webui(self):
         """Those that its source sends: it is in neither of the registries that other clients are tested from."""
@@ -525,7 +525,7 @@ class Slots(unittest.TestCase):
         server = Server("--ctx", 256)
         answer = server.post("/slots/0?action=save", {"filename": "a"})
         self.assertEqual(server.stop()[0], 0)
-        self.assertEqual(answer.status, 501)
+        self.assertEqual((answer.status, answer.json["error"]["type"]), (400, "not_supported_error"))
         self.assertIn("--slot-save-path", answer.body)
 
 

@@ -132,7 +132,7 @@ class Responses(BaseServer):
                      {"instructions": 3}, {"input": []}, {"text": {"format": 3}}, {"tool_choice": "required"}):
             self.refused(400, "invalid_request_error", self.server.post(RESPONSES, {"input": "x", **more}))
         image = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}
-        self.refused(501, "not_supported_error", self.server.post(RESPONSES, image), "input_image")
+        self.refused(400, "not_supported_error", self.server.post(RESPONSES, image), "input_image")
 
 
 if __name__ == "__main__":

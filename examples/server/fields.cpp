@@ -12,6 +12,7 @@ namespace server {
 namespace {
 
 constexpr size_t kMaxDepth = 256;
+constexpr const char* kNotSupported = "not_supported_error";
 constexpr const char* kContextExceeded = "exceed_context_size_error";
 
 const char* type_of(int status) {
@@ -20,7 +21,7 @@ const char* type_of(int status) {
         case 403: return "permission_error";
         case 404: return "not_found_error";
         case 500: return "server_error";
-        case 501: return "not_supported_error";
+        case 501: return kNotSupported;
         case 503: return "unavailable_error";
         default: return "invalid_request_error";
     }
@@ -147,7 +148,11 @@ Failure http_failure(int status, const std::string& message) {
 
 Failure bad_request(const std::string& message) { return http_failure(400, message); }
 Failure not_found(const std::string& message) { return http_failure(404, message); }
-Failure not_supported(const std::string& message) { return http_failure(501, message); }
+Failure not_supported(const std::string& message) {
+    Failure f = bad_request(message);
+    f.type = kNotSupported;
+    return f;
+}
 Failure unavailable(const std::string& message) { return http_failure(503, message); }
 
 Failure context_exceeded(size_t n_prompt, size_t n_context) {
@@ -181,11 +186,11 @@ Json openai_error(const Failure& f) {
 
 Json anthropic_error(const Failure& f) {
     const bool too_long = is_context_exceeded(f);
-    const char* type = too_long                          ? "invalid_request_error"
-                       : f.type == "server_error"        ? "api_error"
-                       : f.type == "unavailable_error"   ? "overloaded_error"
-                       : f.type == "not_supported_error" ? "invalid_request_error"
-                                                         : f.type.c_str();
+    const char* type = too_long                        ? "invalid_request_error"
+                       : f.type == "server_error"      ? "api_error"
+                       : f.type == "unavailable_error" ? "overloaded_error"
+                       : f.type == kNotSupported       ? "invalid_request_error"
+                                                       : f.type.c_str();
     Json error = {{"type", type}, {"message", f.message}};
     if (too_long) {  // the words by which agents know that they have to shorten the conversation
         error["message"] = "prompt is too long: " + dump(f.extra["n_prompt_tokens"]) + " tokens > " +

@@ -27,6 +27,7 @@ struct Failure {
 };
 Failure bad_request(const std::string& message);
 Failure not_found(const std::string& message);
+/// Status 400: clients repeat a request that was answered with 501, and some do so for minutes.
 Failure not_supported(const std::string& message);
 Failure unavailable(const std::string& message);
 /// exceed_context_size_error, with the fields that agents read.
