@@ -423,6 +423,16 @@ class Tools(BaseServer):
         self.assertIn("<|im_start|>system\none\n\ntwo<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
                       "<|im_start|>user\n<system>\nlater\n</system><|im_end|>\n", prompt)
 
+    def test_joining_many_messages_takes_linear_time(self):
+        """Copying what was joined before each of them once took half a minute here."""
+        many, text = 150000, "The pump and the valve"
+        body = {"messages": [{"role": "system", "content": text}] * many + user("x")["messages"]}
+        prompt = self.ok(self.server.post("/apply-template", body, timeout=20))["prompt"]
+        self.assertEqual(prompt.count(text), many)
+        body = {"input": user("x")["messages"] + [{"role": "assistant", "content": text}] * many}
+        count = self.ok(self.server.post("/v1/responses/input_tokens", body, timeout=20))["input_tokens"]
+        self.assertGreater(count, 3 * many)
+
     def test_no_calls_leaves_the_tools_out(self):
         prompt = self.ok(self.server.post("/apply-template", user("x", tools=TOOLS, tool_choice="none")))["prompt"]
         self.assertNotIn("bash", prompt)

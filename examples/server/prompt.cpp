@@ -170,7 +170,7 @@ Failure arrange_messages(Conversation* conversation) {
         const bool system = m["role"] == "system";
         leading = leading && system;
         if (leading && !all.empty()) {
-            all[0]["content"] = all[0]["content"].get<std::string>() + "\n\n" + m["content"].get<std::string>();
+            all[0]["content"].get_ref<std::string&>().append("\n\n").append(m["content"].get_ref<std::string&>());
             continue;
         }
         if (system && !leading) {

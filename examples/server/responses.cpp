@@ -251,8 +251,7 @@ class ItemReader {
         const Json* content = fields.find("content");
         const std::string text = content ? content_text(*content, path + ".content", &failure_) : "";
         if (role == "assistant") {
-            Json& last = assistant();
-            last["content"] = last["content"].get<std::string>() + text;
+            assistant()["content"].get_ref<std::string&>() += text;
         } else {
             to_.push_back({{"role", role}, {"content", text}});
         }
