@@ -142,6 +142,17 @@ class Thinking(Base):
         self.assertRegex(streamed[0]["function"]["arguments"], re.compile(r'^\{"text": ?"'))
         choice = self.ok(self.server.post(CHAT, {**body, "stop": ["text", "<"]}))["choices"][0]
         self.assertEqual((choice["finish_reason"], len(choice["message"]["tool_calls"])), ("length", 1))
+        function = tools[0]["function"]
+        item = self.ok(self.server.post("/v1/responses", {
+            "input": "Pump-3", "tools": [{"type": "function", **function}], "tool_choice": "required",
+            "thinking_budget_tokens": 4, "max_output_tokens": 60}))["output"][-1]
+        self.assertEqual((item["type"], item["status"]), ("function_call", "incomplete"))
+        # An input is an object, which this call does not have.
+        answer = self.ok(self.server.post("/v1/messages", {
+            **user("Pump-3"), "tools": [{"name": "set", "input_schema": function["parameters"]}], "max_tokens": 60,
+            "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 4}}))
+        self.assertEqual(answer["stop_reason"], "max_tokens")
+        self.assertNotIn("tool_use", [b["type"] for b in answer["content"]])
 
     def test_a_schema_and_tools_together(self):
         # Both are replies: a bias of the tag that opens calls decides.

@@ -48,7 +48,7 @@ class Golden(BaseServer):
                   ("output_text.done", place + '"text":"```","logprobs":[]'),
                   ("content_part.done", place + '"part":' + text),
                   ("output_item.done", '"output_index":0,"item":{"id":"ID","type":"message","role":"assistant",'
-                                       '"status":"completed","content":[' + text + "]}")]
+                                       '"status":"incomplete","content":[' + text + "]}")]
         for i, (block, (name, members)) in enumerate(zip(blocks[2:], wanted), 2):
             self.assertEqual(block.replace(item_id, "ID"), f"event: response.{name}\ndata: "
                              f'{{"type":"response.{name}",{members},"sequence_number":{i}}}')
@@ -91,6 +91,10 @@ class Responses(BaseServer):
         answer = self.both(input="plain", max_output_tokens=2)
         self.assertEqual((answer["status"], answer["incomplete_details"]),
                          ("incomplete", {"reason": "max_output_tokens"}))
+        whole = self.both(input="plain")
+        self.assertEqual(whole["output"][-1]["status"], "completed")
+        answer = self.both(input="plain", max_output_tokens=whole["usage"]["output_tokens"] - 1)
+        self.assertEqual((answer["output"][-1]["type"], answer["output"][-1]["status"]), ("message", "incomplete"))
 
     def test_a_tool_round_with_all_items(self):
         first = self.ok(self.server.post(RESPONSES, {"input": "two calls", "tools": TOOLS, "store": False}))

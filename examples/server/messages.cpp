@@ -65,6 +65,7 @@ class MessagesProtocol final : public Protocol {
         if (!c.thinking.empty()) content.push_back({{"type", "thinking"}, {"thinking", c.thinking}, {"signature", ""}});
         if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
         for (uint32_t i = 0; i < c.calls.size(); ++i) {
+            if (!c.calls[i].complete) continue;  // its input is no object; a stream has told the beginning
             Json input;
             if (!parse_json(c.calls[i].arguments, &input)) input = Json::object();
             content.push_back({{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.calls[i].name}, {"input", input}});

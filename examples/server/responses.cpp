@@ -57,7 +57,7 @@ class ResponsesProtocol final : public Protocol {
     }
 
     void end_choice(uint32_t, const Choice& c) override {
-        close();
+        close(c.finish == Finish::length ? "incomplete" : "completed");
         complete(c);
         write(c.finish == Finish::length ? "response.incomplete" : "response.completed", {{"response", head_}});
     }
@@ -126,7 +126,7 @@ class ResponsesProtocol final : public Protocol {
         write("response.content_part.added", std::move(members));
     }
 
-    void close() {
+    void close(const char* status = "completed") {
         if (open_ == Item::none) return;
         Json members = place();
         members[open_ == Item::call ? "arguments" : "text"] = text_;
@@ -146,7 +146,7 @@ class ResponsesProtocol final : public Protocol {
         }
         // Clients that send no content of a reasoning back send this instead.
         if (open_ == Item::reasoning) item_["encrypted_content"] = text_;
-        if (open_ != Item::reasoning) item_["status"] = "completed";
+        if (open_ != Item::reasoning) item_["status"] = status;
         write("response.output_item.done", {{"output_index", head_["output"].size()}, {"item", item_}});
         head_["output"].push_back(item_);
         open_ = Item::none;
