@@ -144,7 +144,10 @@ class Messages(BaseServer):
                      {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": [3]}]},
                      {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, {"system": 3}, {"system": [3]},
                      {"tools": [3]}, {"tools": 3}, {"tools": [{"input_schema": 3}]}, {"tool_choice": {"type": "x"}},
-                     {"max_tokens": "x"}, {"stop_sequences": [3]}, {"thinking": 3},
+                     {"max_tokens": "x"}, {"stop_sequences": [3]}, {"thinking": 3}, {"thinking": {"type": 3}},
+                     {"tools": TOOLS, "tool_choice": "any"}, {"tools": TOOLS, "tool_choice": "none"},
+                     {"tools": TOOLS, "tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}},
+                     {"output_config": "x"}, {"output_config": {"format": "x"}},
                      {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {}}]}]}):
             self.refused(400, "invalid_request_error", self.server.post(MESSAGES, {**ask("x"), **more}))
         self.refused(400, "invalid_request_error", self.server.post(MESSAGES, "{"), "not JSON")

@@ -256,7 +256,8 @@ class BadInput(BaseServer):
                            ("chat_template_kwargs", 3), ("chat_template_kwargs", {"enable_thinking": 3}),
                            ("presence_penalty", []), ("logit_bias", [3]), ("logit_bias", {"8192": 1}),
                            ("logit_bias", {"a": 1}), ("logit_bias", {"1": 1000}), ("logit_bias", {"1": None}),
-                           ("min_p", -1), ("repeat_penalty", 0)):
+                           ("min_p", -1), ("repeat_penalty", 0), ("grammar", ['root ::= "a"']),
+                           ("parallel_tool_calls", "false")):
             yield json.dumps({"messages": message, "max_tokens": 1, key: wrong})
 
     def test_malformed_bodies(self):
@@ -274,6 +275,9 @@ class BadInput(BaseServer):
                 answer = self.server.post(path, body)
                 self.assertEqual(answer.status, 400, (path, body[:60], answer.body))
                 self.assertEqual(answer.json["error"]["type"], "invalid_request_error")
+        for path in ("/v1/completions", "/completion"):
+            self.refused(400, "invalid_request_error", self.server.post(path, {"prompt": "x", "grammar": ["x"]}),
+                         "grammar is a list, expected a string")
         self.ok(self.server.post(CHAT, HELLO))
 
     def test_the_error_names_the_place(self):

@@ -133,7 +133,8 @@ class Responses(BaseServer):
         for more in ({"input": 3}, {"input": [3]}, {"input": None}, {"input": [{"role": "robot", "content": "x"}]},
                      {"input": [{"type": "function_call"}]}, {"previous_response_id": "resp_none"}, {"tools": 3},
                      {"input": [{"type": "message"}]}, {"max_output_tokens": -1}, {"reasoning": 3}, {"store": "yes"},
-                     {"instructions": 3}, {"input": []}, {"text": {"format": 3}}, {"tool_choice": "required"}):
+                     {"instructions": 3}, {"input": []}, {"text": {"format": 3}}, {"tool_choice": "required"},
+                     {"parallel_tool_calls": "false"}, {"text": 3}, {"reasoning": {"effort": 3}}):
             self.refused(400, "invalid_request_error", self.server.post(RESPONSES, {"input": "x", **more}))
         image = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}
         self.refused(400, "not_supported_error", self.server.post(RESPONSES, image), "input_image")

@@ -137,15 +137,15 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
     for (const char* key : {"suffix", "echo", "best_of"}) {
         const Json* value = fields.find(key);
         const bool off = !value || *value == false || *value == "" || *value == 1;
-        if (!off && failure.ok()) failure = not_supported(std::string(key) + " is not available; leave it out");
+        if (!off) fields.keep(not_supported(std::string(key) + " is not available; leave it out"));
     }
     int64_t n_probs = 0;  // llama.cpp's name for top log probabilities
     fields.integer("n_probs", 0, INT32_MAX, &n_probs);
-    if (n_probs > 0 && failure.ok())
-        failure = not_supported("n_probs are not available; use logprobs of /v1/completions, or leave them out");
+    if (n_probs > 0)
+        fields.keep(not_supported("n_probs are not available; use logprobs of /v1/completions, or leave them out"));
     to->is_chat = false;
     ReplyForm form;
-    if (failure.ok()) failure = read_response_format(fields, &form);
+    read_response_format(fields, &form);
     if (failure.ok()) failure = read_prompt(s, body, to);
     return failure.ok() ? s.engine.constraints().apply(s.engine.model(), form, to) : failure;
 }

@@ -93,15 +93,13 @@ Failure read_format(const Json& format, const std::string& name, ReplyForm* to) 
     return failure;
 }
 
-Failure read_response_format(const Fields& fields, ReplyForm* to) {
-    Failure failure;
-    if (const Json* format = fields.find("response_format")) failure = read_format(*format, "response_format", to);
+void read_response_format(const Fields& fields, ReplyForm* to) {
+    if (const Json* format = fields.find("response_format")) fields.keep(read_format(*format, "response_format", to));
     const Json* schema = fields.find("json_schema");
-    if (failure.ok() && schema && !to->schema.empty())
-        return bad_request("both response_format and json_schema are given, expected one of them");
+    if (schema && !to->schema.empty())
+        fields.keep(bad_request("both response_format and json_schema are given, expected one of them"));
     if (schema) to->schema = dump(*schema);
     fields.text("grammar", &to->gbnf);
-    return failure;
 }
 
 }  // namespace server

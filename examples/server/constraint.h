@@ -42,7 +42,7 @@ class ConstraintCache {
 };
 
 /// response_format {"type": text, json_object or json_schema}, json_schema, grammar.
-Failure read_response_format(const Fields& fields, ReplyForm* to);
+void read_response_format(const Fields& fields, ReplyForm* to);
 /// {"type": "text"} or {"type": "json_schema", "schema"}: that of responses and messages. name: for messages.
 Failure read_format(const Json& format, const std::string& name, ReplyForm* to);
 

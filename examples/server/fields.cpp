@@ -237,9 +237,12 @@ const Json* Fields::find(const char* key) const {
 }
 
 void Fields::refuse(const char* key, const std::string& expected) const {
-    if (!failure_->ok()) return;
     const Json* found = find(key);
-    *failure_ = bad_request(path_ + key + " is " + (found ? describe(*found) : "missing") + ", expected " + expected);
+    keep(bad_request(path_ + key + " is " + (found ? describe(*found) : "missing") + ", expected " + expected));
+}
+
+void Fields::keep(const Failure& failure) const {
+    if (failure_->ok()) *failure_ = failure;
 }
 
 bool Fields::number(const char* key, double low, double high, double* to) const {

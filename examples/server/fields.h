@@ -70,6 +70,10 @@ class Fields {
     const Json* list(const char* key) const;
     /// Keeps a failure about this member.
     void refuse(const char* key, const std::string& expected) const;
+    /// Keeps any failure, unless there is one.
+    void keep(const Failure& failure) const;
+    /// Reads an object inside this one, with the same failure. name: "tool_choice.".
+    Fields inside(const Json& object, const std::string& name) const { return {object, path_ + name, failure_}; }
 
   private:
     const Json* typed(const char* key, bool (Json::*is)() const noexcept, const char* expected) const;

@@ -134,8 +134,7 @@ class MessagesReader {
     explicit MessagesReader(const Json& body) : body_(body) {}
 
     Failure read(Conversation* to) {
-        Failure failure;
-        const Fields fields(body_, "", &failure);
+        const Fields fields(body_, "", &failure_);
         if (const Json* system = fields.find("system")) {
             const std::string text = system_text(*system);
             if (!text.empty()) to->messages.push_back({{"role", "system"}, {"content", text}});
@@ -146,9 +145,8 @@ class MessagesReader {
             read_message((*messages)[i], "messages[" + std::to_string(i) + "]", &to->messages);
         if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
         read_switches(fields, to);
-        if (failure.ok()) failure = failure_;
-        if (failure.ok()) failure = read_form(fields, to);
-        return failure.ok() ? arrange_messages(to) : failure;
+        read_form(fields, to);
+        return failure_.ok() ? arrange_messages(to) : failure_;
     }
     bool dropped_header = false;  ///< of what changes with every request and would make each prompt a new one
 
@@ -242,33 +240,30 @@ class MessagesReader {
     }
 
     static void read_switches(const Fields& fields, Conversation* to) {
-        const Json* thinking = fields.object("thinking");
-        if (thinking && thinking->value("type", Json()) == "disabled") to->switches["enable_thinking"] = false;
-        if (thinking && thinking->value("type", Json()) == "enabled") to->switches["enable_thinking"] = true;
+        std::string type;
+        if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
+        if (type == "disabled") to->switches["enable_thinking"] = false;
+        if (type == "enabled") to->switches["enable_thinking"] = true;
     }
 
     /// What the client demands of the reply: its form, or a call.
-    static Failure read_form(const Fields& fields, Conversation* to) {
-        Failure failure;
-        if (const Json* config = fields.object("output_config")) {
-            const auto format = config->find("format");
-            if (format != config->end() && !format->is_null())
-                failure = read_format(*format, "output_config.format", &to->form);
-        }
+    static void read_form(const Fields& fields, Conversation* to) {
+        if (const Json* config = fields.object("output_config"))
+            if (const Json* format = fields.inside(*config, "output_config.").find("format"))
+                fields.keep(read_format(*format, "output_config.format", &to->form));
         const Json* choice = fields.object("tool_choice");
-        if (!choice || !failure.ok()) return failure;
+        if (!choice) return;
         std::string type;
         bool alone = false;
-        const Fields inner(*choice, "tool_choice.", &failure);
+        const Fields inner = fields.inside(*choice, "tool_choice.");
         inner.text("type", &type);
         inner.boolean("disable_parallel_tool_use", &alone);
         to->form.parallel = !alone;
         to->form.call_required = type == "any" || type == "tool";
         if (type == "none") to->tools = Json::array();
         if (type == "tool" && !inner.text("name", &to->form.call_name)) inner.refuse("name", "the name of a tool");
-        if (failure.ok() && type != "auto" && type != "none" && !to->form.call_required)
-            return bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none");
-        return failure;
+        if (type != "auto" && type != "none" && !to->form.call_required)
+            fields.keep(bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none"));
     }
 
     const Json& body_;
@@ -293,9 +288,9 @@ Failure read(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to
     fields.integer("max_tokens", 0, INT32_MAX, &to->n_max);
     fields.texts("stop_sequences", &to->stops);
     for (const std::string& stop : to->stops)
-        if (stop.empty() && failure.ok()) failure = bad_request("stop_sequences has an empty string");
+        if (stop.empty()) fields.keep(bad_request("stop_sequences has an empty string"));
     if (const Json* thinking = fields.object("thinking"))
-        Fields(*thinking, "thinking.", &failure).integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
+        fields.inside(*thinking, "thinking.").integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }

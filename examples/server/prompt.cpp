@@ -117,26 +117,24 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
 
 }  // namespace
 
-Failure read_tool_choice(const Fields& fields, Conversation* to) {
-    Failure failure;
+void read_tool_choice(const Fields& fields, Conversation* to) {
     const Json* choice = fields.find("tool_choice");
     fields.boolean("parallel_tool_calls", &to->form.parallel);
-    if (!choice || *choice == "auto") return failure;
+    if (!choice || *choice == "auto") return;
     if (*choice == "none") {
         to->tools = Json::array();
-        return failure;
+        return;
     }
     to->form.call_required = true;
-    if (*choice == "required") return failure;
+    if (*choice == "required") return;
     if (!choice->is_object())
-        return bad_request("tool_choice is " + dump(*choice) +
-                           R"(, expected "auto", "none", "required" or a function)");
+        return fields.keep(
+            bad_request("tool_choice is " + dump(*choice) + R"(, expected "auto", "none", "required" or a function)"));
     // {"type": "function", "function": {"name"}}, or with the name beside the type.
     const auto inner = choice->find("function");
     const bool nested = inner != choice->end() && inner->is_object();
-    const Fields function(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.", &failure);
+    const Fields function = fields.inside(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.");
     if (!function.text("name", &to->form.call_name)) function.refuse("name", "the name of a function");
-    return failure;
 }
 
 Failure read_conversation(const Json& body, Conversation* to) {
@@ -148,15 +146,14 @@ Failure read_conversation(const Json& body, Conversation* to) {
         fields.refuse("messages", "a list");
     if (const Json* tools = fields.list("tools")) to->tools = *tools;
     const Json* functions = fields.find("functions");
-    if (functions && !functions->empty() && failure.ok())
-        failure =
-            not_supported("functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}");
+    if (functions && !functions->empty())
+        fields.keep(not_supported(
+            "functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}"));
     if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     std::string effort;
     if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
-    if (!failure.ok()) return failure;
-    failure = read_tool_choice(fields, to);
-    if (failure.ok()) failure = read_response_format(fields, &to->form);
+    read_tool_choice(fields, to);
+    read_response_format(fields, &to->form);
     return failure.ok() ? arrange_messages(to) : failure;
 }
 

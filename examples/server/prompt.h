@@ -32,7 +32,7 @@ struct Conversation {
 /// `chat_template_kwargs` and `reasoning_effort` of a chat completion.
 Failure read_conversation(const Json& body, Conversation* to);
 /// "auto", "none", "required" or a function; parallel_tool_calls.
-Failure read_tool_choice(const Fields& fields, Conversation* to);
+void read_tool_choice(const Fields& fields, Conversation* to);
 /// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
 /// ones become messages of the user. Contents become strings.
 Failure arrange_messages(Conversation* conversation);

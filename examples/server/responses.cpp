@@ -294,27 +294,29 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     for (const Json& m : *messages) to->messages.push_back(m);
     if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
     if (const Json* reasoning = fields.object("reasoning"))
-        if (Fields(*reasoning, "reasoning.", &failure).text("effort", &effort) && effort == "none")
+        if (fields.inside(*reasoning, "reasoning.").text("effort", &effort) && effort == "none")
             to->switches["enable_thinking"] = false;
-    if (failure.ok()) failure = read_tool_choice(fields, to);
-    const Json* text = fields.object("text");
-    if (failure.ok() && text && text->contains("format") && !(*text)["format"].is_null())
-        failure = read_format((*text)["format"], "text.format", &to->form);
+    read_tool_choice(fields, to);
+    if (const Json* text = fields.object("text"))
+        if (const Json* format = fields.inside(*text, "text.").find("format"))
+            fields.keep(read_format(*format, "text.format", &to->form));
     return failure.ok() ? arrange_messages(to) : failure;
 }
 
 /// Conversations kept by the server, and both ways to ask for log probabilities. What else `include` names is in the
 /// answer or belongs to tools that this server does not run.
-Failure refuse_unsupported(const Fields& fields) {
+void refuse_unsupported(const Fields& fields) {
     int64_t n_top = 0;
     fields.integer("top_logprobs", 0, 20, &n_top);
     const Json* include = fields.list("include");
     const Json wanted = "message.output_text.logprobs";
     const bool included = include && std::find(include->begin(), include->end(), wanted) != include->end();
     if (n_top != 0 || included)
-        return not_supported("log probabilities are not available here; use /v1/chat/completions, or leave them out");
-    if (!fields.has("conversation")) return {};
-    return not_supported("conversation is not available; use previous_response_id, or send the conversation as input");
+        fields.keep(
+            not_supported("log probabilities are not available here; use /v1/chat/completions, or leave them out"));
+    if (fields.has("conversation"))
+        fields.keep(not_supported(
+            "conversation is not available; use previous_response_id, or send the conversation as input"));
 }
 
 Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {
@@ -326,8 +328,7 @@ Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, Gener
     const Fields fields(*body, "", &failure);
     fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
-    const Failure refused = refuse_unsupported(fields);
-    if (failure.ok()) failure = refused;
+    refuse_unsupported(fields);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }

@@ -31,7 +31,7 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
         fields.integer(key, -1, INT32_MAX, &to->n_max);
     fields.texts("stop", &to->stops);
     for (const std::string& stop : to->stops)
-        if (stop.empty() && failure.ok()) failure = bad_request("stop has an empty string, which every text contains");
+        if (stop.empty()) fields.keep(bad_request("stop has an empty string, which every text contains"));
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
     int64_t n = 1;
     fields.integer("n", 1, 16, &n);
