@@ -27,6 +27,7 @@ REPLIES = {
     "plain": "Short thought.\n</think>\n\nHello, world.",
     "broken call": "</think>\n\n<tool_call>\n<function=bash>\n<parameter=command>\nls",
     "over the border": "abc STOP</think>\n\nHello",
+    "parts of characters": "a \u4e16\u754c \U0001f389 end",
     "in the text": "x</think>\n\nHello world, END of it",
 }
 
@@ -269,8 +270,11 @@ class Chat(BaseServer):
         ids = self.ok(self.server.post("/tokenize", {"content": "2026-03-14 08:00 Pump-3"}))["tokens"]
         same = self.ok(self.server.post("/completion", {"prompt": ids, "n_predict": 8}))
         self.assertEqual((same["content"], same["stop_type"]), (text, "limit"))
-        for prompt in ("", [], ["a", "b"], [8192], [-1], 3, None):
+        for prompt in ("", [], [8192], [-1], 3, None, [1, "a"]):
             self.refused(400, "invalid_request_error", self.server.post("/v1/completions", {"prompt": prompt}))
+        for prompt in (["a", "b"], [[1], [2]]):
+            self.refused(400, "not_supported_error", self.server.post("/v1/completions", {"prompt": prompt}),
+                         "a list of 2 prompts, expected one")
 
 
 class Leaving(BaseServer):
@@ -394,6 +398,30 @@ class Tools(BaseServer):
         message, finish = self.both("two at once", stop=["both"])
         self.assertEqual((message["content"], finish), ("I run ", "stop"))
         self.assertNotIn("tool_calls", message)
+
+    def test_log_probabilities_of_parts_of_characters(self):
+        """Their names differ, and places in the text are counted in characters."""
+        names = []
+
+        def members(pairs):
+            names.append([name for name, _ in pairs])
+            return dict(pairs)
+        body = {"prompt": "parts of characters", "max_tokens": 50, "logprobs": 20}
+        answer = self.server.post("/v1/completions", body).body
+        choice = json.loads(answer, object_pairs_hook=members)["choices"][0]
+        for one in names:
+            self.assertEqual(len(one), len(set(one)), one)
+        logprobs, text = choice["logprobs"], b""
+        self.assertIn("bytes:\\xe4", logprobs["tokens"])
+        for token, at in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+            self.assertEqual(at, len(text.decode(errors="ignore")), logprobs)
+            parts = re.fullmatch(r"bytes:((\\x[0-9a-f]{2})+)", token)
+            text += bytes.fromhex(parts[1].replace("\\x", "")) if parts else token.encode()
+        self.assertEqual(text.decode(), choice["text"])
+        self.assertEqual(choice["text"], REPLIES["parts of characters"])
+        chunks = [c["choices"][0]["logprobs"] for _, c in self.server.stream("/v1/completions", body) if c != "[DONE]"]
+        for key in ("tokens", "text_offset"):
+            self.assertEqual([x for c in chunks if c for x in c[key]], logprobs[key])
 
     def test_stop_strings_of_a_text_are_looked_for_in_all_of_it(self):
         body = {"prompt": "over the border", "stop": ["STOP</thi"]}

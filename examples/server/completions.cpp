@@ -23,7 +23,7 @@ class TextProtocol final : public Protocol {
     }
     void end_choice(uint32_t i, const Choice& c) override {
         chunk(i, "", finish_name(c));
-        n_written_ = 0;
+        n_character_ = 0;
     }
     void end(const std::vector<Choice>& choices) override {
         if (options_.include_usage) {
@@ -39,11 +39,14 @@ class TextProtocol final : public Protocol {
     Json answer(const std::vector<Choice>& choices) override {
         Json all = head_;
         all["choices"] = Json::array();
-        for (const Choice& c : choices)
+        for (const Choice& c : choices) {
+            size_t n_character = 0;
             all["choices"].push_back({{"text", c.content},
                                       {"index", all["choices"].size()},
-                                      {"logprobs", c.logprobs.empty() ? Json() : text_logprobs(c.logprobs, 0)},
+                                      {"logprobs", nullptr},
                                       {"finish_reason", finish_name(c)}});
+            if (!c.logprobs.empty()) all["choices"].back()["logprobs"] = text_logprobs(c.logprobs, &n_character);
+        }
         all["usage"] = usage_json(choices);
         all["timings"] = timings_json(choices.back().usage);
         return all;
@@ -54,8 +57,7 @@ class TextProtocol final : public Protocol {
         Json all = head_;
         Json choice = {{"text", text}, {"index", i}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
         if (finish) choice["finish_reason"] = finish;
-        if (!logprobs_.empty()) choice["logprobs"] = text_logprobs(logprobs_, n_written_);
-        for (const TokenLogprob& t : logprobs_) n_written_ += t.bytes.size();
+        if (!logprobs_.empty()) choice["logprobs"] = text_logprobs(logprobs_, &n_character_);
         logprobs_.clear();
         all["choices"] = Json::array({choice});
         write_data(all);
@@ -63,7 +65,7 @@ class TextProtocol final : public Protocol {
     const StreamOptions options_;
     Json head_;
     std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
-    size_t n_written_ = 0;                ///< bytes of the tokens before them
+    size_t n_character_ = 0;              ///< in the tokens before them
 };
 
 /// llama.cpp's own form: one choice, flat members.
@@ -102,7 +104,11 @@ Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
     const auto found = body.find("prompt");
     if (found == body.end()) return bad_request("prompt is missing, expected a string or a list of token ids");
     const Json* prompt = &*found;
-    if (prompt->is_array() && prompt->size() == 1 && !(*prompt)[0].is_number()) prompt = &(*prompt)[0];
+    const bool is_list = prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number();
+    if (is_list && prompt->size() > 1)
+        return not_supported("prompt is a list of " + std::to_string(prompt->size()) +
+                             " prompts, expected one; send each of them by itself");
+    if (is_list) prompt = &(*prompt)[0];
     if (prompt->is_string()) {
         const std::string text = prompt->get<std::string>();
         to->scripted = s.engine.script().find(text);
@@ -112,7 +118,7 @@ Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
         for (const Json& id : *prompt) {
             const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < s.engine.model().info().n_vocab;
             if (!fits)
-                return bad_request("prompt has " + describe(id) + ", expected one string, or token ids from 0 to " +
+                return bad_request("prompt has " + describe(id) + ", expected token ids from 0 to " +
                                    std::to_string(s.engine.model().info().n_vocab - 1));
             to->ids.push_back(id.get<Token>());
         }

@@ -204,6 +204,11 @@ Json anthropic_error(const Failure& f) {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+bool is_utf8(const std::string& bytes) {
+    Json back;
+    return parse_json(dump(bytes), &back) && back == bytes;
+}
+
 bool parse_json(const std::string& text, Json* to) {
     if (find_too_deep(text) != text.size()) return false;
     Builder builder(to);

@@ -45,6 +45,9 @@ Json anthropic_error(const Failure& failure);
 /// One line of UTF-8; what is none becomes U+FFFD.
 std::string dump(const Json& json);
 
+/// Whether bytes are text: not a part of a character, as some tokens are.
+bool is_utf8(const std::string& bytes);
+
 /// A request's body. failure: not JSON (with the place), nested too deeply, or no object.
 Failure parse_body(const std::string& body, Json* to);
 /// Any JSON text; false if it is none.

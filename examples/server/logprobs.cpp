@@ -21,6 +21,20 @@ Json one(const TokenLogprob& t) {
     return {{"id", t.id}, {"token", t.bytes}, {"logprob", t.logprob}, {"bytes", bytes}};
 }
 
+/// Two tokens must not have one name, which bytes that are no text would have as U+FFFD.
+std::string text_name(const std::string& bytes) {
+    if (is_utf8(bytes)) return bytes;
+    std::string name = "bytes:";
+    for (const char c : bytes) {
+        char code[8];
+        std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        name += code;
+    }
+    return name;
+}
+
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
 }  // namespace
 
 int read_logprobs(const Fields& fields, bool chat) {
@@ -77,16 +91,17 @@ Json chat_logprobs(const std::vector<TokenLogprob>& all) {
     return {{"content", std::move(content)}};
 }
 
-Json text_logprobs(const std::vector<TokenLogprob>& all, size_t n_before) {
+Json text_logprobs(const std::vector<TokenLogprob>& all, size_t* n_character) {
     Json tokens = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
     for (const TokenLogprob& t : all) {
-        tokens.push_back(t.bytes);
+        tokens.push_back(text_name(t.bytes));
         values.push_back(t.logprob);
         Json top = Json::object();
-        for (const TokenLogprob& other : t.top) top[other.bytes] = other.logprob;
+        for (const TokenLogprob& other : t.top) top[text_name(other.bytes)] = other.logprob;
         tops.push_back(std::move(top));
-        offsets.push_back(n_before);
-        n_before += t.bytes.size();
+        const bool goes_on = *n_character > 0 && !t.bytes.empty() && !begins_character(t.bytes[0]);
+        offsets.push_back(*n_character - (goes_on ? 1 : 0));
+        *n_character += static_cast<size_t>(std::count_if(t.bytes.begin(), t.bytes.end(), begins_character));
     }
     return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}};
 }

@@ -23,7 +23,10 @@ Result<TokenLogprob> find_logprob(const auspex::Model& model, Span<const float> 
 
 /// {"content": [{id, token, logprob, bytes, top_logprobs}]}
 Json chat_logprobs(const std::vector<TokenLogprob>& all);
-/// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. n_before: bytes of the text before the first of them.
-Json text_logprobs(const std::vector<TokenLogprob>& all, size_t n_before);
+/// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. The offset of a token is that of the character to which
+/// its first byte belongs.
+///
+/// n_character   characters that began before these tokens; counts on.
+Json text_logprobs(const std::vector<TokenLogprob>& all, size_t* n_character);
 
 }  // namespace server

@@ -16,12 +16,7 @@ Failure open_body(Service& s, const HttpRequest& r, Json* body) {
 
 /// A token's bytes: text if they are UTF-8, else a list of numbers.
 Json piece(const std::string& bytes) {
-    const Json text = bytes;
-    bool utf8 = true;
-    const std::string strict = text.dump(-1, ' ', false, Json::error_handler_t::ignore);
-    Json back;
-    utf8 = parse_json(strict, &back) && back.get<std::string>() == bytes;
-    if (utf8) return text;
+    if (is_utf8(bytes)) return bytes;
     Json list = Json::array();
     for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
     return list;
