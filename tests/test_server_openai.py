@@ -127,6 +127,10 @@ class Chat(BaseServer):
         events = self.server.stream(CHAT, {**body, "n": 2})
         self.assertEqual([joined(events, i)[0]["content"] for i in (0, 1)],
                          [c["message"]["content"] for c in both["choices"]])
+        for seed in (2**63 - 1, -2**63, 2**53 + 1, 128.0):
+            self.ok(self.server.post(CHAT, user("Hello", max_tokens=1, seed=seed)))
+        for seed in (2**63, -2**63 - 1, 1e19, 0.5):
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, user("Hello", seed=seed)), "seed is")
 
     def test_a_bias_forbids_and_forces_tokens(self):
         first = self.ok(self.server.post(CHAT, user("Hello", max_tokens=1)))["choices"][0]["message"]["content"]

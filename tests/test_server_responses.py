@@ -119,6 +119,13 @@ class Responses(BaseServer):
         self.assertEqual(counts[0], counts[1])
         self.assertGreater(counts[0], counts[2])
 
+    def test_a_refusal_that_comes_back_is_text(self):
+        refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+        body = {"messages": [{"role": "user", "content": "x"}, refusal, {"role": "user", "content": "y"}]}
+        self.assertIn("I will not.<|im_end|>", self.ok(self.server.post("/apply-template", body))["prompt"])
+        answer = self.server.post(RESPONSES + "/input_tokens", {"input": body["messages"]})
+        self.assertGreater(self.ok(answer)["input_tokens"], 10)
+
     def test_a_conversation_is_continued_by_id(self):
         first = self.ok(self.server.post(RESPONSES, {"input": "plain " * 100, "instructions": "Help."}))
         body = {"input": "and then", "previous_response_id": first["id"]}

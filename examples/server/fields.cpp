@@ -128,6 +128,19 @@ class Builder final : public nlohmann::json_sax<Json> {
     std::string error_;
 };
 
+/// Without going through double, in which large numbers lose their last digits. Some clients write 128.0.
+bool read_whole(const Json& number, int64_t* to) {
+    if (number.is_number_float()) {
+        const double value = number.get<double>();
+        if (value != std::floor(value) || !(std::fabs(value) < 9e18)) return false;
+        *to = static_cast<int64_t>(value);
+        return true;
+    }
+    if (!number.is_number() || (number.is_number_unsigned() && number.get<uint64_t>() > INT64_MAX)) return false;
+    *to = number.get<int64_t>();
+    return true;
+}
+
 /// What nlohmann/json says about a mistake, without its own prefix "[json.exception.parse_error.101] ".
 std::string reason(const std::string& what) {
     const size_t at = what.find("] ");
@@ -274,10 +287,8 @@ bool Fields::number(const char* key, double low, double high, float* to) const {
 bool Fields::integer(const char* key, int64_t low, int64_t high, int64_t* to) const {
     const Json* found = find(key);
     if (!found) return false;
-    // Some clients write 128.0.
-    const double value = found->is_number() ? found->get<double>() : std::nan("");
-    const bool whole = value == std::floor(value) && std::fabs(value) < 9e18;
-    const int64_t exact = !whole ? 0 : found->is_number_float() ? static_cast<int64_t>(value) : found->get<int64_t>();
+    int64_t exact = 0;
+    const bool whole = read_whole(*found, &exact);
     if (!whole || exact < low || exact > high) {
         refuse(key, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
         return false;
@@ -326,11 +337,13 @@ const Json* Fields::list(const char* key) const { return typed(key, &Json::is_ar
 
 std::string part_text(const Json& part, const std::string& path, Failure* failure) {
     if (part.is_string()) return part.get<std::string>();
-    const auto text = part.is_object() ? part.find("text") : part.end();
-    if (part.is_object() && text != part.end() && text->is_string()) return text->get<std::string>();
-    const auto type = part.is_object() ? part.find("type") : part.end();
-    const std::string name =
-        part.is_object() && type != part.end() && type->is_string() ? type->get<std::string>() : "";
+    const auto member = [&](const char* key) {
+        const auto found = part.is_object() ? part.find(key) : part.end();
+        return found != part.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
+    };
+    for (const char* key : {"text", "refusal"})
+        if (const std::string* text = member(key)) return *text;
+    const std::string name = member("type") ? *member("type") : "";
     const char* const kinds[] = {"image", "audio", "video", "file", "document"};
     const bool media = std::any_of(std::begin(kinds), std::end(kinds),
                                    [&](const char* kind) { return name.find(kind) != std::string::npos; });

@@ -87,7 +87,8 @@ class Fields {
 
 /// "an object", "a list", "a string", "true", "3".
 std::string describe(const Json& json);
-/// The text of a part {"type": ..., "text": ...} of a content. Other parts are failures, named by `path`.
+/// The text of a part {"type": ..., "text": ...} or {"type": "refusal", "refusal": ...} of a content. Other parts are
+/// failures, named by `path`.
 std::string part_text(const Json& part, const std::string& path, Failure* failure);
 /// The text of a content that is a string, null or a list of parts.
 std::string content_text(const Json& content, const std::string& path, Failure* failure);
