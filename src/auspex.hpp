@@ -1047,8 +1047,9 @@ class AUSPEX_API Session {
     Result<Snapshot> save() const;
     /// Replaces the timeline by a saved one.
     ///
-    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights, another
-    ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
+    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
+    ///           hyperparameters, another kind of device, other windows or KV formats. The timeline is kept. The number
+    ///           of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
@@ -1070,11 +1071,11 @@ class AUSPEX_API Session {
     ///
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
-    ///           n_context tokens, or of another model, other weights, another kind of device, other windows or KV
-    ///           formats (the text names both). The number of threads, drafting and, without windows, n_context and
-    ///           n_ubatch may differ. Everything is checked before the session changes. Should a disk or a device fail
-    ///           after that, the history stays and its rows are computed again when they are needed. A checksum finds
-    ///           accidents, not forgeries: load only files from where you trust.
+    ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
+    ///           windows or KV formats (the text names both). The number of threads, drafting and, without windows,
+    ///           n_context and n_ubatch may differ. Everything is checked before the session changes. Should a disk or
+    ///           a device fail after that, the history stays and its rows are computed again when they are needed. A
+    ///           checksum finds accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 
@@ -1100,8 +1101,8 @@ class AUSPEX_API Session {
     /// returns   rows reused: a device of the same name and kind takes them from one that still answers. Rows computed:
     ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
     ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
-    /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
-    ///           out_of_memory, device_lost (the new device), cancelled. The session is as
+    /// errors    bad_argument: an empty Model, or other weights or hyperparameters. unsupported: an option that the
+    ///           device does not have. out_of_memory, device_lost (the new device), cancelled. The session is as
     ///           before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);

@@ -58,9 +58,10 @@ inline SessionFile load(Session& session, const std::string& path) {
     REQUIRE_MESSAGE(r.ok(), r.status().message());
     return r.value();
 }
-inline Model tiny(const Device& device, uint64_t seed = 1, bool gpu = false) {
+inline Model tiny(const Device& device, uint64_t seed = 1, bool gpu = false, float rope_base = 1e7f) {
     TinyOptions t;
     t.seed = seed;
+    t.rope_base = rope_base;
     if (gpu) t.n_head_k = 1, t.n_head_v = 2, t.d_head = 256, t.d_key = 128;
     static std::vector<std::unique_ptr<Bytes>> kept;  // a model reads its bytes in place
     kept.push_back(std::make_unique<Bytes>(tiny_model(t)));

@@ -170,9 +170,12 @@ TEST_CASE("a move that cannot be is an error that says why, and the session goes
     const std::vector<std::byte> bytes = tiny_model(), other_bytes = tiny_model(tiny);
     tiny.n_layer = 8;
     const std::vector<std::byte> larger_bytes = tiny_model(tiny);
+    tiny = TinyOptions();
+    tiny.rope_base = 5e5f;
+    const std::vector<std::byte> rotated_bytes = tiny_model(tiny);
     const Device device = cpu_device();
     const Model model = load_model(device, bytes), other = load_model(device, other_bytes),
-                larger = load_model(device, larger_bytes);
+                larger = load_model(device, larger_bytes), rotated = load_model(device, rotated_bytes);
     CHECK(Session().move_to(model).status().text.find("never created") != std::string::npos);
     SessionOptions o = options_of(kOff);
     Session session;
@@ -189,7 +192,7 @@ TEST_CASE("a move that cannot be is an error that says why, and the session goes
     CHECK(in_callback.code == Code::bad_argument);
     CHECK(in_callback.text.find("callback") != std::string::npos);
     CHECK(session.move_to(Model()).status().code == Code::bad_argument);
-    for (const Model& m : {other, larger}) {
+    for (const Model& m : {other, larger, rotated}) {
         const Status s = session.move_to(m).status();
         CHECK(s.code == Code::bad_argument);
         CHECK(s.text.find("other weights") != std::string::npos);

@@ -194,6 +194,7 @@ TEST_CASE("a file of other weights or other options is refused with both named")
         CHECK(b.sync(b.history()).value().rows_computed == 0);
     };
     refused(other, options_of(), "other weights");
+    refused(tiny(cpu_device(1), 1, false, 5e5f), options_of(), "other weights or hyperparameters");
     if (cpu_device(1).name().find("reference") == std::string::npos)  // this build has another path
         refused(load_model(
                     cpu_device(1, CpuPath::reference),

@@ -12,9 +12,10 @@ struct Opened {
     std::vector<std::byte> bytes;
     Model model;
     Session session;
-    explicit Opened(uint64_t seed, int n_thread = 1) {
+    explicit Opened(uint64_t seed, int n_thread = 1, float rope_base = 1e7f) {
         TinyOptions tiny;
         tiny.seed = seed;
+        tiny.rope_base = rope_base;
         bytes = tiny_model(tiny);
         model = load_model(cpu_device(n_thread), bytes);
         SessionOptions o;
@@ -31,12 +32,14 @@ struct Opened {
 
 }  // namespace
 
-TEST_CASE("a snapshot of other weights is refused, one of another number of threads is not") {
-    Opened one(1), other(2), threads(1, 3);
+TEST_CASE("a snapshot of other weights or hyperparameters is refused, one of another number of threads is not") {
+    Opened one(1), other(2), rotated(1, 1, 5e5f), threads(1, 3);
     const Snapshot snap = one.save();
-    const Status s = other.session.restore(snap);
-    CHECK(s.code == Code::bad_argument);
-    CHECK(s.text.find("other weights") != std::string::npos);
+    for (Opened* stranger : {&other, &rotated}) {
+        const Status s = stranger->session.restore(snap);
+        CHECK(s.code == Code::bad_argument);
+        CHECK(s.text.find("other weights") != std::string::npos);
+    }
     REQUIRE(threads.session.restore(snap).ok());
     Span<const Token> a, b;
     REQUIRE(one.session.next().get(a).ok());

@@ -248,7 +248,7 @@ void make_qwen(Maker& m) {
     m.key("attention.head_count_kv", kHeadKv);
     m.key("rope.dimension_count", 16u);
     if (o.family != Family::qwen3next) m.key("rope.dimension_sections", std::vector<int32_t>{3, 3, 2, 0});
-    m.key("rope.freq_base", 1e7f);
+    m.key("rope.freq_base", o.rope_base);
     m.key("full_attention_interval", o.interval);
     m.key("ssm.conv_kernel", 4u);
     m.key("ssm.state_size", o.d_key);
@@ -359,7 +359,8 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
         say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
             o.interval, " ", o.d_ff, " ", o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ",
             static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
-            static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ", static_cast<double>(o.scale));
+            static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ", static_cast<double>(o.scale), " ",
+            static_cast<double>(o.rope_base));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];
     if (bytes.empty()) bytes = std::move(tiny_shards(o, 1)[0]);

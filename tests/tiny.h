@@ -20,11 +20,12 @@ struct TinyOptions {
     uint32_t d_model = 256;
     uint32_t d_ff = 512;  ///< of dense layers
     uint32_t n_head_k = 2, n_head_v = 4;
-    uint32_t d_head = 64;  ///< of attention
-    uint32_t d_key = 64;   ///< of DeltaNet heads, keys and values
-    bool mtp = true;       ///< qwen: one block; step35: three heads
-    bool tied = true;      ///< ignored by step35, which is never tied
-    float scale = 1.0f;    ///< of the logits: larger gives larger margins
+    uint32_t d_head = 64;    ///< of attention
+    uint32_t d_key = 64;     ///< of DeltaNet heads, keys and values
+    bool mtp = true;         ///< qwen: one block; step35: three heads
+    bool tied = true;        ///< ignored by step35, which is never tied
+    float scale = 1.0f;      ///< of the logits: larger gives larger margins
+    float rope_base = 1e7f;  ///< ignored by step35
     Family family = Family::qwen35;
     bool fused = false;       ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
     bool factors = true;      ///< step35: with rope_freqs

@@ -9,7 +9,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '2'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '3'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -133,7 +133,8 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
     using namespace file_parts_impl;
     if (found.weights != own.weights)
         return fail(Code::bad_argument, "'", path,
-                    "' belongs to another model or other weights; load the model that it was saved with");
+                    "' belongs to another model, or to other weights or hyperparameters; load the model that it was "
+                    "saved with");
     if (found.device != own.device)
         return fail(Code::bad_argument, "'", path, "' was saved on ", name_of(found.device_name),
                     ", this session is on ", name_of(own.device_name),

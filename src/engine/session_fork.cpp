@@ -246,10 +246,10 @@ Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
     AUSPEX_TRY(call.status());
     if (!model) return detail::empty_handle("Model", "Model::load");
     if (detail::weights_id(*impl_->model).value != detail::weights_id(*model.impl()).value)
-        return detail::fail(Code::bad_argument, "the session runs '", impl_->model->info.name, "' (",
-                            impl_->model->info.file_bytes, " bytes), the model to move to is '",
-                            model.impl()->info.name, "' (", model.impl()->info.file_bytes,
-                            " bytes) of other weights; load the same file, with the same LoadOptions::mtp");
+        return detail::fail(
+            Code::bad_argument, "the session runs '", impl_->model->info.name, "' (", impl_->model->info.file_bytes,
+            " bytes), the model to move to is '", model.impl()->info.name, "' (", model.impl()->info.file_bytes,
+            " bytes) of other weights or hyperparameters; load the same file, with the same LoadOptions::mtp");
     AUSPEX_TRY(impl_->go_on());
     SyncReport report;
     AUSPEX_TRY(move_session(*impl_, model.impl(), &report).get(other));

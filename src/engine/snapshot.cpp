@@ -18,7 +18,7 @@ struct SnapshotHead {
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '3'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '4'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -41,6 +41,19 @@ void mix_tensor(const Tensor& tensor, Fnv* h) {
     }
 }
 
+/// A hyperparameter: the values decide, not the type in which a converter wrote them.
+void mix_meta(const Meta& meta, Fnv* h) {
+    h->bytes(meta.key.data(), meta.key.size());
+    h->mix(meta.n);
+    for (const std::string_view s : meta.strings) h->bytes(s.data(), s.size());
+    double value = 0;
+    int64_t integer = 0;
+    for (uint64_t i = 0; meta.strings.empty() && i < meta.n; ++i) {
+        if (!meta.get_float(i, &value) && meta.get_int(i, &integer)) value = static_cast<double>(integer);
+        h->bytes(&value, sizeof value);
+    }
+}
+
 template <class T>
 void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
     const size_t at = to->size(), n = values.size() * sizeof(T);
@@ -56,6 +69,9 @@ Fnv weights_id(const Model::Impl& m) {
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots)
         mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    const std::string hyperparameters = m.plan.architecture + ".";
+    for (const Meta& meta : m.gguf.meta())
+        if (meta.key.substr(0, hyperparameters.size()) == hyperparameters) snapshot_impl::mix_meta(meta, &h);
     for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
     return h;
 }
@@ -132,9 +148,10 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
     if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
         return Status(Code::bad_argument, "this is no snapshot of a session, or one of another version; save it again");
     if (head.id != id)
-        return Status(Code::bad_argument,
-                      "this snapshot belongs to another model, other weights, another kind of device, or other windows "
-                      "or KV formats; save it again with this session's");
+        return Status(
+            Code::bad_argument,
+            "this snapshot belongs to another model, other weights or hyperparameters, another kind of device, "
+            "or other windows or KV formats; save it again with this session's");
     if (head.n_token > options.n_context)
         return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");

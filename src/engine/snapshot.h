@@ -12,7 +12,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Equal for models of the same weights, however they are loaded. A few bytes of every tensor stand for the weights.
+/// Equal for models of the same weights and hyperparameters, however they are loaded. A few bytes of every tensor stand
+/// for the weights.
 /// cost      reads some 500 bytes of each tensor's data.
 Fnv weights_id(const Model::Impl& model);
 
