@@ -174,6 +174,32 @@ TEST_CASE("a log that is not committed leaves the file as it was, and one that c
     CHECK(!late.append(log.path.c_str(), log.mark).value());
 }
 
+TEST_CASE("while one writer appends, another cannot, and what a writer drops is its own") {
+    Log log;
+    LogWriter first;
+    REQUIRE(first.create(log.path.c_str(), {}).ok());
+    REQUIRE(log.add(first, 1, random_bytes(3000, 6)).ok());
+    REQUIRE(first.commit(log.parts, &log.mark).ok());
+    {
+        LogWriter one, two;
+        REQUIRE(one.append(log.path.c_str(), log.mark).value());
+        CHECK(!two.append(log.path.c_str(), log.mark).value());
+        REQUIRE(log.add(one, 2, random_bytes(kLogBuffer + 1, 7)).ok());
+    }
+    log.parts.pop_back();
+    {  // the one before was dropped, and lets go of the file
+        LogWriter next;
+        REQUIRE(next.append(log.path.c_str(), log.mark).value());
+        REQUIRE(log.add(next, 2, random_bytes(100, 8)).ok());
+        REQUIRE(next.commit(log.parts, &log.mark).ok());
+    }
+    LogReader from;
+    REQUIRE(from.open(log.path.c_str()).ok());
+    CHECK(!from.recovered());
+    CHECK(from.mark().end == log.mark.end);
+    CHECK(from.verify(false).ok());
+}
+
 #if defined(__unix__)
 TEST_CASE("a file that is written anew keeps who may read it") {
     Log log;

@@ -105,6 +105,14 @@ inline bool is_special(const std::string& path) {
     return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
 }
 
+/// Until the file is closed nobody else can open it for updates. False also if it is not the one of this name any more:
+/// another may have replaced it before it was locked.
+inline bool keep_others_out(int fd, const std::string& path) {
+    struct stat opened, named;
+    return ::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
     const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
@@ -115,7 +123,10 @@ inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     *to = fd;
     struct stat info;
     if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
-    return S_ISREG(info.st_mode) ? Status() : not_regular(path);
+    if (!S_ISREG(info.st_mode)) return not_regular(path);
+    if (mode == Mode::update && !keep_others_out(fd, path))
+        return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
+    return {};
 }
 
 inline void close_file(intptr_t h) { ::close(static_cast<int>(h)); }

@@ -16,7 +16,7 @@ class DiskFile {
   public:
     enum class Mode {
         read,    ///< of a file that exists
-        update,  ///< reads and writes a file that exists
+        update,  ///< reads and writes a file that exists, and that nobody else has open for this
         create,  ///< writes a file that must not exist
     };
     DiskFile() = default;

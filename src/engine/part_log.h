@@ -104,7 +104,8 @@ class LogWriter : public StateWriter {
     LogWriter& operator=(const LogWriter&) = delete;
     /// A file that replaces what `path` names once it is committed.
     Status create(const char* path, Span<const std::byte> identity);
-    /// Goes on after `last`. False: the file does not end with that commit, or cannot be opened.
+    /// Goes on after `last`, and keeps other writers out. False: the file does not end with that commit, another writer
+    /// has it, or it cannot be opened.
     Result<bool> append(const char* path, const LogMark& last);
 
     /// The next part, of exactly part.bytes bytes, written with write(); end_part() fills in `at` and `checksum`.
