@@ -942,10 +942,10 @@ struct SyncReport {
     std::string text;
 };
 
-/// The state of a timeline as bytes, for a Session of the same model and options.
+/// A history and its state as bytes, for a Session of the same model and options.
 struct Snapshot {
     std::vector<std::byte> bytes;
-    size_t n_token = 0;
+    size_t n_token = 0;  ///< of the history. For people: restore() reads the bytes alone
 };
 
 /// What Session::save(path) wrote.
@@ -1041,14 +1041,15 @@ class AUSPEX_API Session {
     /// Every token so far. The view is valid until the next call.
     Span<const Token> history() const;
 
-    /// The timeline as bytes.
+    /// The history and its state as bytes. A session that restores them has this history and goes on as this one does,
+    /// bit for bit.
     ///
     /// errors    out_of_memory, device_lost.
     Result<Snapshot> save() const;
-    /// Replaces the timeline by a saved one.
+    /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats. The timeline is kept. The number
+    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
     ///           of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);

@@ -333,6 +333,14 @@ TEST_CASE("C: forks, moves, files and snapshots go on with the same text") {
     rig.ok(auspex_snapshot_restore(copy, other, rig.ok));
     CHECK(rig.next(other, 8) == want);
 
+    auspex_snapshot* later = nullptr;
+    rig.ok(auspex_snapshot_take(s, &later, rig.ok));
+    rig.ok(auspex_snapshot_bytes(later, &bytes, &n, &n_token, rig.ok));
+    CHECK(n_token == 48);
+    rig.ok(auspex_snapshot_restore(later, other, rig.ok));
+    CHECK(rig.next(other, 4) == rig.next(s, 4));
+    auspex_snapshot_free(later);
+
     auspex_model* again = nullptr;
     rig.ok(auspex_model_load_memory(rig.device, rig.bytes.data(), rig.bytes.size(), nullptr, &again, rig.ok));
     auto report = cleared<auspex_sync_report>();

@@ -340,6 +340,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
         sync(session, prompt);
         Random random(5);
         Snapshot snap;
+        size_t n_saved = 0;
         while (session.history().size() < n_token) {
             REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
             more(session, 1 + random.below(6), sampling);
@@ -352,9 +353,15 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
                     sync(session, shorter);
                     break;
                 }
-                case 2: REQUIRE(session.save().get(snap).ok()); break;
+                case 2:
+                    REQUIRE(session.save().get(snap).ok());
+                    n_saved = now.size();  // not what was computed ahead
+                    break;
                 case 3:
-                    if (snap.n_token != 0) REQUIRE(session.restore(snap).ok());
+                    if (n_saved == 0) break;
+                    REQUIRE(session.restore(snap).ok());
+                    CHECK(session.history().size() == n_saved);
+                    CHECK(snap.n_token == n_saved);
                     break;
                 default: break;
             }

@@ -117,7 +117,7 @@ TEST_CASE("restore equivalence on the GPU: a loaded session goes on with the sam
     check_round_trip(model, model, o, 120);
 }
 
-TEST_CASE("a file keeps tokens that a GPU computed ahead of the caller, and drops them for another Sampling") {
+TEST_CASE("files and snapshots keep tokens that a GPU computed ahead of the caller, apart from those that it knows") {
     const Device device = gpu_device();
     if (!device) return;
     const Folder folder;
@@ -130,21 +130,28 @@ TEST_CASE("a file keeps tokens that a GPU computed ahead of the caller, and drop
     more(a, 4);
     save(a, folder.file());
     REQUIRE(a.impl()->timeline.size() > a.history().size());
-    Session b = open(model, o), c = open(model, o);
-    load(b, folder.file());
-    load(c, folder.file());
-    CHECK(history(b) == history(a));
+    Snapshot snap;
+    REQUIRE(a.save().get(snap).ok());
     const size_t n = a.history().size();
+    CHECK(snap.n_token == n);
     more(plain, n + 12 - 60);
-    more(b, 12);
-    CHECK(first(history(b), n + 12) == first(history(plain), n + 12));
+    Session b = open(model, o), c = open(model, o), d = open(model, o), e = open(model, o);
+    for (Session* s : {&b, &c}) load(*s, folder.file());
+    for (Session* s : {&d, &e}) REQUIRE(s->restore(snap).ok());
+    for (Session* s : {&b, &c, &d, &e}) CHECK(history(*s) == history(a));
+    for (Session* s : {&b, &d}) {
+        more(*s, 12);
+        CHECK(first(history(*s), n + 12) == first(history(plain), n + 12));
+    }
     Sampling hot;
     hot.temperature = 1.5f;
-    REQUIRE(c.next(hot).ok());
     REQUIRE(a.next(hot).ok());
-    const size_t both = std::min(a.history().size(), c.history().size());
-    CHECK(both > n);
-    CHECK(first(history(c), both) == first(history(a), both));
+    for (Session* s : {&c, &e}) {
+        REQUIRE(s->next(hot).ok());
+        const size_t both = std::min(a.history().size(), s->history().size());
+        CHECK(both > n);
+        CHECK(first(history(*s), both) == first(history(a), both));
+    }
 }
 #endif
 

@@ -1,7 +1,5 @@
 #include "file_parts.h"
 
-#include "snapshot.h"
-
 #include <algorithm>
 
 namespace auspex {
@@ -100,7 +98,7 @@ Status read_text(Session::Impl& s, FileContent* c) {
         if (t.n_token > s.options.n_context)
             return fail(Code::bad_argument, "'", c->log.path(), "' holds ", t.n_token, " tokens, the session ",
                         s.options.n_context, "; create it with a larger n_context");
-        if (t.n_row > t.n_token || t.n_given > t.n_token || (t.n_logit != 0 && t.n_logit != s.model->plan.n_vocab) ||
+        if (!is_possible(t, s.model->plan.n_vocab) ||
             from.left() != t.n_token * sizeof(Token) + t.n_logit * sizeof(float))
             return bad(*c, say("a text of ", t.n_token, " tokens, ", t.n_row, " rows and ", t.n_logit, " logits in ",
                                p.bytes, " bytes"));

@@ -5,9 +5,6 @@
 // Tests   tests/test_session_file_bad.cpp: what is damaged, absurd or of another session is refused.
 #pragma once
 #include "session.h"
-#include "snapshot.h"
-
-#include <type_traits>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -27,20 +24,12 @@ struct FileIdentity {
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
 
-struct TextHead {
-    uint64_t n_token, n_given, n_row, n_logit;
-    uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses the file
-    std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
-};
-
 struct StateHead {
     uint64_t row, n_span, trunk_bytes, draft_bytes;
     uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
     uint64_t n_hidden;              ///< values of the hidden row, or 0
 };
-static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes &&
-                  sizeof(StateHead) == 56,
-              "part of the file format");
+static_assert(sizeof(StateHead) == 56, "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);
 /// errors    bad_argument: a file of another model, device or options; the text has both.

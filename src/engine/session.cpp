@@ -4,9 +4,9 @@
 
 #include "memory_plan.h"
 #include "session_options.h"
-#include "snapshot.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace auspex {
@@ -351,22 +351,42 @@ uint64_t Session::Impl::snapshot_id() {
     return state_id;
 }
 
+detail::TextHead Session::Impl::text_head() const {
+    detail::TextHead text{};
+    text.n_token = timeline.size();
+    text.n_given = timeline.n_given();
+    text.n_row = timeline.n_row();
+    text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
+    text.sampling_bytes = detail::kSamplingBytes;
+    Sampling ahead = device ? device->sampling() : Sampling();
+    if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // biases are not saved: NaN equals no sampling
+    std::memcpy(text.ahead, static_cast<const void*>(&ahead), detail::kSamplingBytes);
+    return text;
+}
+
+void Session::Impl::adopt_text(const detail::TextHead& text) {
+    timeline.give_only(static_cast<size_t>(text.n_given));
+    Sampling ahead;
+    std::memcpy(static_cast<void*>(&ahead), text.ahead, detail::kSamplingBytes);
+    if (device) device->set_sampling(ahead);
+    forget_text();
+    trunk->follow();
+}
+
 Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(s.drain());
-    // Only computed rows make up a state; a sampled token that was not run yet is run again later.
     Snapshot snap;
-    snap.n_token = s.timeline.n_row();
+    snap.n_token = s.timeline.n_given();
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    snap.bytes =
-        detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits, s.trunk->spans());
+    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, s.trunk->spans());
     s.timeline.close_step();  // saving applies the committed records
-    AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(snap.n_token), &snap.bytes)));
+    AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &snap.bytes)));
     detail::finish_snapshot(&snap.bytes);
     return snap;
 }
@@ -386,18 +406,17 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     detail::PrefixReport report;
     Status done = s.trunk->change_state([&] { return s.tree->sync({}, {}, false).get(report); });
-    s.trunk->make_room(parts.tokens.size());
+    const size_t n_row = static_cast<size_t>(parts.text.n_row);
+    s.trunk->make_room(n_row);
     s.timeline.close_step();
     if (done.ok())
-        done = s.trunk->change_state(
-            [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
+        done = s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
     if (!done.ok()) {
         s.abandon();
         return done;
     }
-    s.forget_text();
-    s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
-    s.trunk->follow();
+    s.trunk->restored(parts.tokens, n_row, parts.spans, std::move(parts.logits));
+    s.adopt_text(parts.text);
     return {};
 }
 AUSPEX_CATCH

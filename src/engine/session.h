@@ -8,6 +8,7 @@
 #include "device_decoder.h"
 #include "draft_vocab.h"
 #include "session_file.h"
+#include "snapshot.h"
 #include "state_store.h"
 
 namespace auspex {
@@ -80,6 +81,10 @@ struct Session::Impl {
     /// cancelled, after Session::cancel().
     Status go_on() const;
     uint64_t snapshot_id();
+    /// The text as snapshots and files hold it; nothing is queued.
+    detail::TextHead text_head() const;
+    /// The timeline has the tokens and rows of a snapshot or file, and the trunk its logits.
+    void adopt_text(const detail::TextHead& text);
 
     class Call;
 };

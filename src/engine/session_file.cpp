@@ -5,7 +5,6 @@
 #include "file_parts.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -127,9 +126,9 @@ class FileSaver {
     }
 
     void list_parts() {
-        n_logit_ = s_.trunk->has_logits() ? s_.model->plan.n_vocab : 0;
+        text_ = s_.text_head();
         add(PartKind::text, 0, s_.timeline.size(),
-            sizeof(TextHead) + s_.timeline.size() * sizeof(Token) + n_logit_ * sizeof(float), false);
+            sizeof(TextHead) + s_.timeline.size() * sizeof(Token) + text_.n_logit * sizeof(float), false);
         if (!note_.empty()) add(PartKind::note, 0, 0, note_.size(), false);
         list_rows(PartKind::rows, s_.context->kv_row_bytes(StatePart::trunk));
         if (s_.cache.on()) list_rows(PartKind::draft_rows, s_.context->kv_row_bytes(StatePart::draft));
@@ -200,13 +199,9 @@ class FileSaver {
 
     Status write_text(StateWriter& to) {
         const Span<const Token> tokens = s_.timeline.tokens();
-        TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
-        Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
-        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // files hold no biases: NaN equals no sampling
-        std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
-        AUSPEX_TRY(to.write(&head, sizeof head));
+        AUSPEX_TRY(to.write(&text_, sizeof text_));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));
-        if (n_logit_ == 0) return {};
+        if (text_.n_logit == 0) return {};
         Span<const float> logits;
         AUSPEX_TRY(s_.trunk->last_logits().get(logits));
         return to.write(logits.data(), logits.size() * sizeof(float));
@@ -242,8 +237,8 @@ class FileSaver {
     LogWriter log_;
     std::vector<Wanted> parts_;
     StatePartHead live_;
+    TextHead text_{};
     size_t n_row_ = 0, i_found_ = 0;
-    uint64_t n_logit_ = 0;
 };
 
 // --------------------------------------------------------------------------------------- loading
@@ -337,12 +332,7 @@ class FileLoader {
         AUSPEX_TRY(s_.store->read_live(n_row(), state.facts, source));
         AUSPEX_TRY(from.finish());
         s_.trunk->loaded(c_.tokens, std::move(c_.logits));
-        s_.timeline.give_only(static_cast<size_t>(c_.text.n_given));
-        Sampling ahead;
-        std::memcpy(static_cast<void*>(&ahead), c_.text.ahead, kSamplingBytes);
-        if (s_.device) s_.device->set_sampling(ahead);
-        s_.forget_text();
-        s_.trunk->follow();
+        s_.adopt_text(c_.text);
         return {};
     }
 

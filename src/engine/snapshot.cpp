@@ -12,8 +12,7 @@ namespace snapshot_impl {
 
 struct SnapshotHead {
     char magic[8];
-    uint64_t n_token;
-    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    TextHead text;
     uint64_t n_span;
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
@@ -95,6 +94,10 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     return h.value;
 }
 
+bool is_possible(const TextHead& t, uint32_t n_vocab) {
+    return t.n_row <= t.n_token && t.n_given <= t.n_token && (t.n_logit == 0 || t.n_logit == n_vocab);
+}
+
 std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
     std::vector<SpanBytes> bytes;
     bytes.reserve(spans.size());
@@ -117,13 +120,12 @@ bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, 
     return at == n_row;
 }
 
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
-                                      const std::vector<RowSpan>& spans) {
+std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
+                                      Span<const float> logits, const std::vector<RowSpan>& spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
-    head.n_token = tokens.size();
-    head.n_logit = logits.size();
+    head.text = text;
     head.n_span = spans.size();
     head.id = id;
     std::vector<std::byte> bytes;
@@ -145,32 +147,34 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
     using namespace snapshot_impl;
     SnapshotHead head{};
     if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+    const TextHead& text = head.text;
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0 || text.sampling_bytes != kSamplingBytes)
         return Status(Code::bad_argument, "this is no snapshot of a session, or one of another version; save it again");
     if (head.id != id)
         return Status(
             Code::bad_argument,
             "this snapshot belongs to another model, other weights or hyperparameters, another kind of device, "
             "or other windows or KV formats; save it again with this session's");
-    if (head.n_token > options.n_context)
-        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", options.n_context,
+    if (text.n_token > options.n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", text.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");
     const Status damaged(Code::bad_argument,
                          "this snapshot is damaged or cut short: its checksum does not fit; save it again");
-    if ((head.n_logit != 0 && head.n_logit != n_vocab) || head.n_span > head.n_token) return damaged;
-    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit),
+    if (!is_possible(text, n_vocab) || head.n_span > text.n_row) return damaged;
+    const size_t n = static_cast<size_t>(text.n_token), n_logit = static_cast<size_t>(text.n_logit),
                  n_span = static_cast<size_t>(head.n_span);
     const size_t logits_at = sizeof head + n * sizeof(Token), spans_at = logits_at + n_logit * sizeof(float),
                  state_at = spans_at + n_span * sizeof(SpanBytes);
     if (bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum) return damaged;
     SnapshotParts parts;
+    parts.text = text;
     parts.tokens.resize(n);
     parts.logits.resize(n_logit);
     std::vector<SpanBytes> spans(n_span);
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
     if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
-    if (!read_spans(spans, n, options.n_ubatch, &parts.spans)) return damaged;
+    if (!read_spans(spans, text.n_row, options.n_ubatch, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }

@@ -1,12 +1,17 @@
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it.
+// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it. A token
+//         that was sampled and not run has no row yet, and a device may have run rows of tokens that next() has not
+//         returned: TextHead has all three counts.
 // Thread  pure functions.
 // Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
 #pragma once
 #include "../machine/kv.h"
 #include "model.h"
+#include "sampler.h"
 #include "timeline.h"
+
+#include <type_traits>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -25,6 +30,17 @@ std::string device_key(const Model::Impl& model);
 /// Formats and windows of the caches of the trunk, or of the draft blocks.
 std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 
+/// The text of a snapshot or file.
+struct TextHead {
+    uint64_t n_token, n_given, n_row, n_logit;
+    uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses it
+    std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
+};
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes,
+              "part of the file format");
+/// Whether the counts can be: n_logit is n_vocab, or 0 where the logits of the last row are not known.
+bool is_possible(const TextHead& text, uint32_t n_vocab);
+
 /// A RowSpan as snapshots and files hold it.
 struct SpanBytes {
     uint64_t first, n, origin;
@@ -36,12 +52,13 @@ std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
 bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
-                                      const std::vector<RowSpan>& spans);
+std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
+                                      Span<const float> logits, const std::vector<RowSpan>& spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
 struct SnapshotParts {
+    TextHead text{};
     std::vector<Token> tokens;
     std::vector<float> logits;   ///< of the last row, or empty
     std::vector<RowSpan> spans;  ///< how the rows were computed

@@ -293,13 +293,14 @@ void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     set_logits(std::move(logits));
 }
 
-void Trunk::restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits) {
-    marks_->wrote(0, tokens.size());
+void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans,
+                     std::vector<float> logits) {
+    marks_->wrote(0, n_row);
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
-    cache_.ran(tokens.size(), 0, false);
-    timeline_.resume(tokens.size(), spans);
+    cache_.ran(n_row, 0, false);
+    timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
     n_window_full_ = 0;
     set_logits(std::move(logits));

@@ -86,8 +86,9 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
-    /// The state became that of a snapshot. logits: of its last row, or empty.
-    void restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits);
+    /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
+    /// row, or empty.
+    void restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans, std::vector<float> logits);
 
     /// The context got the rows and the state of another session. logits: of the last row, or empty.
     void continue_from(const Timeline& other, std::vector<float> logits);
