@@ -1060,7 +1060,7 @@ class AUSPEX_API Session {
     /// last, only what changed is appended; once more than half of the file is out of date it is written anew.
     ///
     /// path      UTF-8. A file that another Session saves to at the same time, here or in another process, has the
-    ///           content of one of the two.
+    ///           content of one of the two. A symbolic link is followed (on Windows, replaced by a new file).
     /// note      bytes of the application, at most kMaxNoteBytes: load() gives them back. For what the tokens do not
     ///           say, such as the messages of a chat.
     /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;

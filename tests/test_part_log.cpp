@@ -218,4 +218,25 @@ TEST_CASE("a file that is written anew keeps who may read it") {
         CHECK(fs::status(log.path).permissions() == mode);
     }
 }
+
+TEST_CASE("a symbolic link stays one, and the file that it leads to is written, also where there is none yet") {
+    Log log;
+    const fs::path link = log.folder / "link", real = log.folder / "real" / "log";
+    fs::create_directory(log.folder / "real");
+    fs::create_symlink("real/other", link);
+    fs::create_symlink(real, log.folder / "real" / "other");
+    for (int i = 0; i < 2; ++i) {
+        LogWriter to;
+        log.parts.clear();
+        REQUIRE(to.create(link.string().c_str(), {}).ok());
+        REQUIRE(log.add(to, 1, random_bytes(10, 1)).ok());
+        REQUIRE(to.commit(log.parts, &log.mark).ok());
+        CHECK(fs::is_symlink(link));
+        CHECK(fs::is_symlink(log.folder / "real" / "other"));
+        CHECK(fs::is_regular_file(fs::symlink_status(real)));
+        LogWriter more;
+        CHECK(more.append(link.string().c_str(), log.mark).value());
+    }
+    CHECK(std::distance(fs::directory_iterator(log.folder / "real"), fs::directory_iterator()) == 2);
+}
 #endif

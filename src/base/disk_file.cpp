@@ -92,6 +92,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
                        MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
 }
 inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_str()).c_str()); }
+inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
@@ -158,6 +159,18 @@ inline bool rename_file(const std::string& from, const std::string& to) {
     return ::rename(from.c_str(), to.c_str()) == 0;
 }
 inline void delete_file(const std::string& path) { ::unlink(path.c_str()); }
+/// The file that a symbolic link leads to, whether it exists or not: to rename to a link would replace the link.
+inline std::string without_links(std::string path) {
+    constexpr int kMaxLinks = 40;
+    char to[4096];
+    for (int i = 0; i < kMaxLinks; ++i) {
+        const ssize_t n = ::readlink(path.c_str(), to, sizeof to);
+        if (n <= 0 || static_cast<size_t>(n) == sizeof to) break;
+        const size_t folder = to[0] == '/' ? 0 : path.rfind('/') + 1;  // npos + 1 is 0
+        path = path.substr(0, folder).append(to, static_cast<size_t>(n));
+    }
+    return path;
+}
 /// A file that replaces another keeps who may read it.
 inline void copy_mode(const std::string& from, intptr_t to) {
     struct stat info;
@@ -213,6 +226,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
     return std::rename(from.c_str(), to.c_str()) == 0;
 }
 inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
+inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
@@ -317,7 +331,7 @@ Status DiskFile::cut(uint64_t size) {
 Status TemporaryFile::create(const char* path) {
     if (!path || !*path)
         return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
-    path_ = path;
+    path_ = disk_file_impl::without_links(path);
     const size_t slash = path_.rfind('/');
     folder_ =
         slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
