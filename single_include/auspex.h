@@ -462,11 +462,12 @@ AUSPEX_C_API auspex_code auspex_session_load(auspex_session* session, const char
 AUSPEX_C_API auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, void* note, size_t capacity,
                                                   size_t* n_note, auspex_error* error);
 
-/* The timeline as bytes, for a session of the same model and options. */
+/* The history and its state as bytes, for a session of the same model and options: it has this history then, and goes
+ * on as this one does. */
 AUSPEX_C_API auspex_code auspex_snapshot_take(auspex_session* session, auspex_snapshot** snapshot, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_snapshot_from_bytes(const void* bytes, size_t n_bytes, auspex_snapshot** snapshot,
                                                     auspex_error* error);
-/* A view that lives as long as the snapshot. n_token: or null. */
+/* A view that lives as long as the snapshot. n_token: of the history, 0 for a snapshot from bytes; or null. */
 AUSPEX_C_API auspex_code auspex_snapshot_bytes(const auspex_snapshot* snapshot, const void** bytes, size_t* n_bytes,
                                                uint64_t* n_token, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_snapshot_restore(const auspex_snapshot* snapshot, auspex_session* session,

@@ -946,10 +946,10 @@ struct SyncReport {
     std::string text;
 };
 
-/// The state of a timeline as bytes, for a Session of the same model and options.
+/// A history and its state as bytes, for a Session of the same model and options.
 struct Snapshot {
     std::vector<std::byte> bytes;
-    size_t n_token = 0;
+    size_t n_token = 0;  ///< of the history. For people: restore() reads the bytes alone
 };
 
 /// What Session::save(path) wrote.
@@ -1045,14 +1045,16 @@ class AUSPEX_API Session {
     /// Every token so far. The view is valid until the next call.
     Span<const Token> history() const;
 
-    /// The timeline as bytes.
+    /// The history and its state as bytes. A session that restores them has this history and goes on as this one does,
+    /// bit for bit.
     ///
     /// errors    out_of_memory, device_lost.
     Result<Snapshot> save() const;
-    /// Replaces the timeline by a saved one.
+    /// Replaces the history and its state by saved ones.
     ///
-    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights, another
-    ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
+    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
+    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
+    ///           of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
@@ -1061,7 +1063,8 @@ class AUSPEX_API Session {
     /// has the old or the new conversation at any moment. Where this session saved to the same path or loaded from it
     /// last, only what changed is appended; once more than half of the file is out of date it is written anew.
     ///
-    /// path      UTF-8. A file that another Session saves to at the same time has the content of one of the two.
+    /// path      UTF-8. A file that another Session saves to at the same time, here or in another process, has the
+    ///           content of one of the two. A symbolic link is followed (on Windows, replaced by a new file).
     /// note      bytes of the application, at most kMaxNoteBytes: load() gives them back. For what the tokens do not
     ///           say, such as the messages of a chat.
     /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;
@@ -1074,11 +1077,11 @@ class AUSPEX_API Session {
     ///
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
-    ///           n_context tokens, or of another model, other weights, another kind of device, other windows or KV
-    ///           formats (the text names both). The number of threads, drafting and, without windows, n_context and
-    ///           n_ubatch may differ. Everything is checked before the session changes. Should a disk or a device fail
-    ///           after that, the history stays and its rows are computed again when they are needed. A checksum finds
-    ///           accidents, not forgeries: load only files from where you trust.
+    ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
+    ///           windows or KV formats (the text names both). The number of threads, drafting and, without windows,
+    ///           n_context and n_ubatch may differ. Everything is checked before the session changes. Should a disk or
+    ///           a device fail after that, the history stays and its rows are computed again when they are needed. A
+    ///           checksum finds accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 
@@ -1104,8 +1107,8 @@ class AUSPEX_API Session {
     /// returns   rows reused: a device of the same name and kind takes them from one that still answers. Rows computed:
     ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
     ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
-    /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
-    ///           out_of_memory, device_lost (the new device), cancelled. The session is as
+    /// errors    bad_argument: an empty Model, or other weights or hyperparameters. unsupported: an option that the
+    ///           device does not have. out_of_memory, device_lost (the new device), cancelled. The session is as
     ///           before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);
@@ -1567,6 +1570,7 @@ Status empty_handle(const char* handle, const char* make);
 #endif
 #elif defined(__unix__) || defined(__APPLE__)
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -2027,7 +2031,7 @@ class DiskFile {
   public:
     enum class Mode {
         read,    ///< of a file that exists
-        update,  ///< reads and writes a file that exists
+        update,  ///< reads and writes a file that exists, and that nobody else has open for this
         create,  ///< writes a file that must not exist
     };
     DiskFile() = default;
@@ -11524,8 +11528,9 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
-    /// The state became that of a snapshot. logits: of its last row, or empty.
-    void restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits);
+    /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
+    /// row, or empty.
+    void restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans, std::vector<float> logits);
 
     /// The context got the rows and the state of another session. logits: of the last row, or empty.
     void continue_from(const Timeline& other, std::vector<float> logits);
@@ -11914,15 +11919,19 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& opt
 
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it.
+// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it. A token
+//         that was sampled and not run has no row yet, and a device may have run rows of tokens that next() has not
+//         returned: TextHead has all three counts.
 // Thread  pure functions.
 // Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
+
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Equal for models of the same weights, however they are loaded. A few bytes of every tensor stand for the weights.
+/// Equal for models of the same weights and hyperparameters, however they are loaded. A few bytes of every tensor stand
+/// for the weights.
 /// cost      reads some 500 bytes of each tensor's data.
 Fnv weights_id(const Model::Impl& model);
 
@@ -11933,6 +11942,17 @@ uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
 std::string device_key(const Model::Impl& model);
 /// Formats and windows of the caches of the trunk, or of the draft blocks.
 std::string kv_key(const std::vector<KvShape>& kv, bool draft);
+
+/// The text of a snapshot or file.
+struct TextHead {
+    uint64_t n_token, n_given, n_row, n_logit;
+    uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses it
+    std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
+};
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes,
+              "part of the file format");
+/// Whether the counts can be: n_logit is n_vocab, or 0 where the logits of the last row are not known.
+bool is_possible(const TextHead& text, uint32_t n_vocab);
 
 /// A RowSpan as snapshots and files hold it.
 struct SpanBytes {
@@ -11945,12 +11965,13 @@ std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
 bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
-                                      const std::vector<RowSpan>& spans);
+std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
+                                      Span<const float> logits, const std::vector<RowSpan>& spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
 struct SnapshotParts {
+    TextHead text{};
     std::vector<Token> tokens;
     std::vector<float> logits;   ///< of the last row, or empty
     std::vector<RowSpan> spans;  ///< how the rows were computed
@@ -12068,7 +12089,8 @@ class LogWriter : public StateWriter {
     LogWriter& operator=(const LogWriter&) = delete;
     /// A file that replaces what `path` names once it is committed.
     Status create(const char* path, Span<const std::byte> identity);
-    /// Goes on after `last`. False: the file does not end with that commit, or cannot be opened.
+    /// Goes on after `last`, and keeps other writers out. False: the file does not end with that commit, another writer
+    /// has it, or it cannot be opened.
     Result<bool> append(const char* path, const LogMark& last);
 
     /// The next part, of exactly part.bytes bytes, written with write(); end_part() fills in `at` and `checksum`.
@@ -12227,6 +12249,10 @@ struct Session::Impl {
     /// cancelled, after Session::cancel().
     Status go_on() const;
     uint64_t snapshot_id();
+    /// The text as snapshots and files hold it; nothing is queued.
+    detail::TextHead text_head() const;
+    /// The timeline has the tokens and rows of a snapshot or file, and the trunk its logits.
+    void adopt_text(const detail::TextHead& text);
 
     class Call;
 };
@@ -12261,7 +12287,6 @@ class Session::Impl::Call {
 // Thread  pure functions.
 // Tests   tests/test_session_file_bad.cpp: what is damaged, absurd or of another session is refused.
 
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -12280,20 +12305,12 @@ struct FileIdentity {
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
 
-struct TextHead {
-    uint64_t n_token, n_given, n_row, n_logit;
-    uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses the file
-    std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
-};
-
 struct StateHead {
     uint64_t row, n_span, trunk_bytes, draft_bytes;
     uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
     uint64_t n_hidden;              ///< values of the hidden row, or 0
 };
-static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes &&
-                  sizeof(StateHead) == 56,
-              "part of the file format");
+static_assert(sizeof(StateHead) == 56, "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);
 /// errors    bad_argument: a file of another model, device or options; the text has both.
@@ -13749,6 +13766,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
                        MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
 }
 inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_str()).c_str()); }
+inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
@@ -13762,6 +13780,14 @@ inline bool is_special(const std::string& path) {
     return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
 }
 
+/// Until the file is closed nobody else can open it for updates. False also if it is not the one of this name any more:
+/// another may have replaced it before it was locked.
+inline bool keep_others_out(int fd, const std::string& path) {
+    struct stat opened, named;
+    return ::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
     const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
@@ -13772,7 +13798,10 @@ inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     *to = fd;
     struct stat info;
     if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
-    return S_ISREG(info.st_mode) ? Status() : not_regular(path);
+    if (!S_ISREG(info.st_mode)) return not_regular(path);
+    if (mode == Mode::update && !keep_others_out(fd, path))
+        return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
+    return {};
 }
 
 inline void close_file(intptr_t h) { ::close(static_cast<int>(h)); }
@@ -13804,6 +13833,18 @@ inline bool rename_file(const std::string& from, const std::string& to) {
     return ::rename(from.c_str(), to.c_str()) == 0;
 }
 inline void delete_file(const std::string& path) { ::unlink(path.c_str()); }
+/// The file that a symbolic link leads to, whether it exists or not: to rename to a link would replace the link.
+inline std::string without_links(std::string path) {
+    constexpr int kMaxLinks = 40;
+    char to[4096];
+    for (int i = 0; i < kMaxLinks; ++i) {
+        const ssize_t n = ::readlink(path.c_str(), to, sizeof to);
+        if (n <= 0 || static_cast<size_t>(n) == sizeof to) break;
+        const size_t folder = to[0] == '/' ? 0 : path.rfind('/') + 1;  // npos + 1 is 0
+        path = path.substr(0, folder).append(to, static_cast<size_t>(n));
+    }
+    return path;
+}
 /// A file that replaces another keeps who may read it.
 inline void copy_mode(const std::string& from, intptr_t to) {
     struct stat info;
@@ -13859,6 +13900,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
     return std::rename(from.c_str(), to.c_str()) == 0;
 }
 inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
+inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
@@ -13963,7 +14005,7 @@ Status DiskFile::cut(uint64_t size) {
 Status TemporaryFile::create(const char* path) {
     if (!path || !*path)
         return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
-    path_ = path;
+    path_ = disk_file_impl::without_links(path);
     const size_t slash = path_.rfind('/');
     folder_ =
         slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
@@ -20395,7 +20437,7 @@ const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
 void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_copy) {
     std::vector<std::pair<const Json*, const Json*>> open{{&tree, resource}};
     while (!open.empty()) {
-        auto [at, within] = open.back();
+        const Json *const at = open.back().first, *within = open.back().second;
         open.pop_back();
         const auto name = [&](const Json* of, const std::string& text) {
             const auto added = ids_.emplace(std::make_pair(of, text), at);
@@ -53995,13 +54037,14 @@ void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     set_logits(std::move(logits));
 }
 
-void Trunk::restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits) {
-    marks_->wrote(0, tokens.size());
+void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans,
+                     std::vector<float> logits) {
+    marks_->wrote(0, n_row);
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
-    cache_.ran(tokens.size(), 0, false);
-    timeline_.resume(tokens.size(), spans);
+    cache_.ran(n_row, 0, false);
+    timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
     n_window_full_ = 0;
     set_logits(std::move(logits));
@@ -54856,13 +54899,12 @@ namespace snapshot_impl {
 
 struct SnapshotHead {
     char magic[8];
-    uint64_t n_token;
-    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    TextHead text;
     uint64_t n_span;
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '3'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '4'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -54885,6 +54927,19 @@ void mix_tensor(const Tensor& tensor, Fnv* h) {
     }
 }
 
+/// A hyperparameter: the values decide, not the type in which a converter wrote them.
+void mix_meta(const Meta& meta, Fnv* h) {
+    h->bytes(meta.key.data(), meta.key.size());
+    h->mix(meta.n);
+    for (const std::string_view s : meta.strings) h->bytes(s.data(), s.size());
+    double value = 0;
+    int64_t integer = 0;
+    for (uint64_t i = 0; meta.strings.empty() && i < meta.n; ++i) {
+        if (!meta.get_float(i, &value) && meta.get_int(i, &integer)) value = static_cast<double>(integer);
+        h->bytes(&value, sizeof value);
+    }
+}
+
 template <class T>
 void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
     const size_t at = to->size(), n = values.size() * sizeof(T);
@@ -54900,6 +54955,9 @@ Fnv weights_id(const Model::Impl& m) {
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots)
         mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    const std::string hyperparameters = m.plan.architecture + ".";
+    for (const Meta& meta : m.gguf.meta())
+        if (meta.key.substr(0, hyperparameters.size()) == hyperparameters) snapshot_impl::mix_meta(meta, &h);
     for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
     return h;
 }
@@ -54921,6 +54979,10 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     Fnv h = weights_id(m);
     for (const std::string& key : {device_key(m), kv_key(kv, false)}) h.bytes(key.data(), key.size());
     return h.value;
+}
+
+bool is_possible(const TextHead& t, uint32_t n_vocab) {
+    return t.n_row <= t.n_token && t.n_given <= t.n_token && (t.n_logit == 0 || t.n_logit == n_vocab);
 }
 
 std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
@@ -54945,13 +55007,12 @@ bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, 
     return at == n_row;
 }
 
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
-                                      const std::vector<RowSpan>& spans) {
+std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
+                                      Span<const float> logits, const std::vector<RowSpan>& spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
-    head.n_token = tokens.size();
-    head.n_logit = logits.size();
+    head.text = text;
     head.n_span = spans.size();
     head.id = id;
     std::vector<std::byte> bytes;
@@ -54973,31 +55034,34 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
     using namespace snapshot_impl;
     SnapshotHead head{};
     if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+    const TextHead& text = head.text;
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0 || text.sampling_bytes != kSamplingBytes)
         return Status(Code::bad_argument, "this is no snapshot of a session, or one of another version; save it again");
     if (head.id != id)
-        return Status(Code::bad_argument,
-                      "this snapshot belongs to another model, other weights, another kind of device, or other windows "
-                      "or KV formats; save it again with this session's");
-    if (head.n_token > options.n_context)
-        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", options.n_context,
+        return Status(
+            Code::bad_argument,
+            "this snapshot belongs to another model, other weights or hyperparameters, another kind of device, "
+            "or other windows or KV formats; save it again with this session's");
+    if (text.n_token > options.n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", text.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");
     const Status damaged(Code::bad_argument,
                          "this snapshot is damaged or cut short: its checksum does not fit; save it again");
-    if ((head.n_logit != 0 && head.n_logit != n_vocab) || head.n_span > head.n_token) return damaged;
-    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit),
+    if (!is_possible(text, n_vocab) || head.n_span > text.n_row) return damaged;
+    const size_t n = static_cast<size_t>(text.n_token), n_logit = static_cast<size_t>(text.n_logit),
                  n_span = static_cast<size_t>(head.n_span);
     const size_t logits_at = sizeof head + n * sizeof(Token), spans_at = logits_at + n_logit * sizeof(float),
                  state_at = spans_at + n_span * sizeof(SpanBytes);
     if (bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum) return damaged;
     SnapshotParts parts;
+    parts.text = text;
     parts.tokens.resize(n);
     parts.logits.resize(n_logit);
     std::vector<SpanBytes> spans(n_span);
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
     if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
-    if (!read_spans(spans, n, options.n_ubatch, &parts.spans)) return damaged;
+    if (!read_spans(spans, text.n_row, options.n_ubatch, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }
@@ -55359,7 +55423,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '2'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '3'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -55450,7 +55514,7 @@ Status read_text(Session::Impl& s, FileContent* c) {
         if (t.n_token > s.options.n_context)
             return fail(Code::bad_argument, "'", c->log.path(), "' holds ", t.n_token, " tokens, the session ",
                         s.options.n_context, "; create it with a larger n_context");
-        if (t.n_row > t.n_token || t.n_given > t.n_token || (t.n_logit != 0 && t.n_logit != s.model->plan.n_vocab) ||
+        if (!is_possible(t, s.model->plan.n_vocab) ||
             from.left() != t.n_token * sizeof(Token) + t.n_logit * sizeof(float))
             return bad(*c, say("a text of ", t.n_token, " tokens, ", t.n_row, " rows and ", t.n_logit, " logits in ",
                                p.bytes, " bytes"));
@@ -55483,7 +55547,8 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
     using namespace file_parts_impl;
     if (found.weights != own.weights)
         return fail(Code::bad_argument, "'", path,
-                    "' belongs to another model or other weights; load the model that it was saved with");
+                    "' belongs to another model, or to other weights or hyperparameters; load the model that it was "
+                    "saved with");
     if (found.device != own.device)
         return fail(Code::bad_argument, "'", path, "' was saved on ", name_of(found.device_name),
                     ", this session is on ", name_of(own.device_name),
@@ -55710,9 +55775,9 @@ class FileSaver {
     }
 
     void list_parts() {
-        n_logit_ = s_.trunk->has_logits() ? s_.model->plan.n_vocab : 0;
+        text_ = s_.text_head();
         add(PartKind::text, 0, s_.timeline.size(),
-            sizeof(TextHead) + s_.timeline.size() * sizeof(Token) + n_logit_ * sizeof(float), false);
+            sizeof(TextHead) + s_.timeline.size() * sizeof(Token) + text_.n_logit * sizeof(float), false);
         if (!note_.empty()) add(PartKind::note, 0, 0, note_.size(), false);
         list_rows(PartKind::rows, s_.context->kv_row_bytes(StatePart::trunk));
         if (s_.cache.on()) list_rows(PartKind::draft_rows, s_.context->kv_row_bytes(StatePart::draft));
@@ -55783,13 +55848,9 @@ class FileSaver {
 
     Status write_text(StateWriter& to) {
         const Span<const Token> tokens = s_.timeline.tokens();
-        TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
-        Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
-        if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // files hold no biases: NaN equals no sampling
-        std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
-        AUSPEX_TRY(to.write(&head, sizeof head));
+        AUSPEX_TRY(to.write(&text_, sizeof text_));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));
-        if (n_logit_ == 0) return {};
+        if (text_.n_logit == 0) return {};
         Span<const float> logits;
         AUSPEX_TRY(s_.trunk->last_logits().get(logits));
         return to.write(logits.data(), logits.size() * sizeof(float));
@@ -55825,8 +55886,8 @@ class FileSaver {
     LogWriter log_;
     std::vector<Wanted> parts_;
     StatePartHead live_;
+    TextHead text_{};
     size_t n_row_ = 0, i_found_ = 0;
-    uint64_t n_logit_ = 0;
 };
 
 // --------------------------------------------------------------------------------------- loading
@@ -55920,12 +55981,7 @@ class FileLoader {
         AUSPEX_TRY(s_.store->read_live(n_row(), state.facts, source));
         AUSPEX_TRY(from.finish());
         s_.trunk->loaded(c_.tokens, std::move(c_.logits));
-        s_.timeline.give_only(static_cast<size_t>(c_.text.n_given));
-        Sampling ahead;
-        std::memcpy(static_cast<void*>(&ahead), c_.text.ahead, kSamplingBytes);
-        if (s_.device) s_.device->set_sampling(ahead);
-        s_.forget_text();
-        s_.trunk->follow();
+        s_.adopt_text(c_.text);
         return {};
     }
 
@@ -56943,22 +56999,42 @@ uint64_t Session::Impl::snapshot_id() {
     return state_id;
 }
 
+detail::TextHead Session::Impl::text_head() const {
+    detail::TextHead text{};
+    text.n_token = timeline.size();
+    text.n_given = timeline.n_given();
+    text.n_row = timeline.n_row();
+    text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
+    text.sampling_bytes = detail::kSamplingBytes;
+    Sampling ahead = device ? device->sampling() : Sampling();
+    if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // biases are not saved: NaN equals no sampling
+    std::memcpy(text.ahead, static_cast<const void*>(&ahead), detail::kSamplingBytes);
+    return text;
+}
+
+void Session::Impl::adopt_text(const detail::TextHead& text) {
+    timeline.give_only(static_cast<size_t>(text.n_given));
+    Sampling ahead;
+    std::memcpy(static_cast<void*>(&ahead), text.ahead, detail::kSamplingBytes);
+    if (device) device->set_sampling(ahead);
+    forget_text();
+    trunk->follow();
+}
+
 Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(s.drain());
-    // Only computed rows make up a state; a sampled token that was not run yet is run again later.
     Snapshot snap;
-    snap.n_token = s.timeline.n_row();
+    snap.n_token = s.timeline.n_given();
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    snap.bytes =
-        detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits, s.trunk->spans());
+    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, s.trunk->spans());
     s.timeline.close_step();  // saving applies the committed records
-    AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(snap.n_token), &snap.bytes)));
+    AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &snap.bytes)));
     detail::finish_snapshot(&snap.bytes);
     return snap;
 }
@@ -56978,18 +57054,17 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     detail::PrefixReport report;
     Status done = s.trunk->change_state([&] { return s.tree->sync({}, {}, false).get(report); });
-    s.trunk->make_room(parts.tokens.size());
+    const size_t n_row = static_cast<size_t>(parts.text.n_row);
+    s.trunk->make_room(n_row);
     s.timeline.close_step();
     if (done.ok())
-        done = s.trunk->change_state(
-            [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
+        done = s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
     if (!done.ok()) {
         s.abandon();
         return done;
     }
-    s.forget_text();
-    s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
-    s.trunk->follow();
+    s.trunk->restored(parts.tokens, n_row, parts.spans, std::move(parts.logits));
+    s.adopt_text(parts.text);
     return {};
 }
 AUSPEX_CATCH
@@ -57319,10 +57394,10 @@ Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
     AUSPEX_TRY(call.status());
     if (!model) return detail::empty_handle("Model", "Model::load");
     if (detail::weights_id(*impl_->model).value != detail::weights_id(*model.impl()).value)
-        return detail::fail(Code::bad_argument, "the session runs '", impl_->model->info.name, "' (",
-                            impl_->model->info.file_bytes, " bytes), the model to move to is '",
-                            model.impl()->info.name, "' (", model.impl()->info.file_bytes,
-                            " bytes) of other weights; load the same file, with the same LoadOptions::mtp");
+        return detail::fail(
+            Code::bad_argument, "the session runs '", impl_->model->info.name, "' (", impl_->model->info.file_bytes,
+            " bytes), the model to move to is '", model.impl()->info.name, "' (", model.impl()->info.file_bytes,
+            " bytes) of other weights or hyperparameters; load the same file, with the same LoadOptions::mtp");
     AUSPEX_TRY(impl_->go_on());
     SyncReport report;
     AUSPEX_TRY(move_session(*impl_, model.impl(), &report).get(other));
