@@ -2966,6 +2966,12 @@ extern const char kToolInstructions[];
 /// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
+/// An argument of a call: of a JSON string the text, of anything else the JSON, with its numbers as they were written.
+inline ToolArgument argument_of(std::string name, const Json& value) {
+    const bool plain = value.is(Json::Kind::string);
+    return ToolArgument{std::move(name), plain ? value.text() : value.dump(Json::Numbers::written), !plain};
+}
+
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
@@ -4741,20 +4747,13 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__SSE2__) || defined(_M_X64)
-/// Where this much is copied at once, the caches are of no use.
-constexpr uint64_t kBulkBytes = 4096;
-
-inline void bulk_copy(void* to, const void* from, uint64_t n) {
-    if (n < kBulkBytes) {
-        if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
-        return;
-    }
+/// With stores that leave the caches alone.
+inline void copy_past_caches(void* to, const void* from, uint64_t n) {
     constexpr uint64_t kLine = 64, kAhead = 2048;
     std::byte* out = static_cast<std::byte*>(to);
     const std::byte* in = static_cast<const std::byte*>(from);
-    const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine;
-    std::memcpy(out, in, static_cast<size_t>(head));
-    uint64_t at = head;
+    uint64_t at = std::min(n, (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine);
+    std::memcpy(out, in, static_cast<size_t>(at));
     for (; at + kLine <= n; at += kLine) {
         _mm_prefetch(reinterpret_cast<const char*>(in + at) + kAhead, _MM_HINT_T0);
         const __m128i* line = reinterpret_cast<const __m128i*>(in + at);
@@ -4767,13 +4766,17 @@ inline void bulk_copy(void* to, const void* from, uint64_t n) {
         _mm_stream_si128(place + 3, d);
     }
     std::memcpy(out + at, in + at, static_cast<size_t>(n - at));
-    _mm_sfence();  // before anyone is told that the bytes are there
-}
-#else
-inline void bulk_copy(void* to, const void* from, uint64_t n) {
-    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+    _mm_sfence();  // other threads see all of it before what is stored next
 }
 #endif
+
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+#if defined(__SSE2__) || defined(_M_X64)
+    constexpr uint64_t kBulkBytes = 4096;  // less stays in the caches until it is read
+    if (n >= kBulkBytes) return copy_past_caches(to, from, n);
+#endif
+    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+}
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -7912,8 +7915,8 @@ class Transfer {
     /// Each region to its counterpart, in one submission.
     Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
-    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Afterwards all
-    /// is read; what is written is seen by submissions to come.
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. read() returns
+    /// when the stream has all bytes, write() when its copies are queued: later submissions see them.
     Status read(Span<const Region> from, StateWriter& to);
     Status write(Span<const Region> to, StateReader& from);
     /// Copies the regions one after the other to `to`, in host memory; wait() for the value returned. Other submissions
@@ -16574,12 +16577,8 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
         return read_arguments(inner, path, call);
     }
     if (!json.is(Json::Kind::object)) return wrong(path, json, kExpected);
-    for (size_t i = 0; i < json.items().size(); ++i) {
-        const Json& value = json.items()[i];
-        const bool plain = value.is(Json::Kind::string);
-        call.arguments.push_back(
-            ToolArgument{json.keys()[i], plain ? value.text() : value.dump(Json::Numbers::written), !plain});
-    }
+    for (size_t i = 0; i < json.items().size(); ++i)
+        call.arguments.push_back(argument_of(json.keys()[i], json.items()[i]));
     return Status();
 }
 
@@ -17150,12 +17149,8 @@ bool ReplyParser::finish_json(size_t end) {
     if (name == nullptr || !name->is(Json::Kind::string)) return fail_call();
     if (arguments != nullptr && !arguments->is(Json::Kind::object)) return fail_call();
     call_.name = name->text();
-    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
-        const Json& v = arguments->items()[i];
-        const bool plain = v.is(Json::Kind::string);
-        call_.arguments.push_back(
-            ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(Json::Numbers::written), !plain});
-    }
+    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i)
+        call_.arguments.push_back(argument_of(arguments->keys()[i], arguments->items()[i]));
     add(ReplyEvent::Kind::call_begin, call_.name);
     add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump(Json::Numbers::written) : "{}");
     add(ReplyEvent::Kind::call_end, {});
@@ -17273,9 +17268,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
     Json value;
     if (declares(type, "string") && !(declares(type, "null") && bare == "null")) return out;
     if (Json::parse(bare).get(value).ok()) {
-        // A JSON string is passed as a string, without its quotes.
-        out.json = !value.is(Json::Kind::string);
-        out.value = out.json ? value.dump(Json::Numbers::written) : value.text();
+        out = argument_of(std::move(out.name), value);
     } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
         out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
     } else if (type != nullptr && bare == "None") {
@@ -33459,7 +33452,7 @@ Status Transfer::send(uint32_t half) {
     return timeline_.submit(h.commands).get(h.value);
 }
 
-/// Copies between the same buffers are one command: 64 commands for 2 MiB take the host 20 us and a GPU twice that.
+/// Copies between the same buffers become one command: the host takes 20 us to record 64 commands, and 8 us for one.
 void Transfer::add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes) {
     if (to.buffer != half.to || from.buffer != half.from) record_copies(half);
     half.to = to.buffer;
@@ -53006,7 +52999,7 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
     copies->insert(copies->end(), leaving.begin(), leaving.end());
 }
 
-/// Blocks that are parked at once, beyond what fits, where rows change places.
+/// How many blocks are parked before others are restored in their place. The budget keeps room for them.
 size_t PrefixTree::swap_blocks() const {
     constexpr uint64_t kShare = 64, kMaxBlocks = 8;  // of the budget
     const uint64_t fit = options_.budget_bytes / kShare / std::max<uint64_t>(1, block_bytes(options_.grid));
@@ -54144,7 +54137,7 @@ void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit)
     }
 }
 
-/// Extents one after the other.
+/// Walks through a list of extents, some bytes at a time.
 class StateStore::Cursor {
   public:
     Cursor(const StateStore& store, std::vector<Extent> extents) : store_(store), extents_(std::move(extents)) {}

@@ -38,8 +38,7 @@ class Running {
 /// Collects the choices and tells the protocol.
 class Reader {
   public:
-    Reader(const GenerationRequest& request, Protocol& protocol)
-        : request_(request), protocol_(protocol), streams_calls_(request.streams_calls()) {}
+    Reader(const GenerationRequest& request, Protocol& protocol) : request_(request), protocol_(protocol) {}
 
     /// Failure: that of an event. Text that came together is told in one piece.
     Failure take(const std::deque<GenerationEvent>& events) {
@@ -90,7 +89,7 @@ class Reader {
 
     void read(const auspex::ReplyEvent& one, const GenerationEvent& e) {
         const bool is_text = one.kind == Kind::reasoning || one.kind == Kind::text;
-        if (is_text || streams_calls_)
+        if (is_text || request_.streams_calls())
             pass(one, e);
         else
             hold(one, e);
@@ -142,7 +141,6 @@ class Reader {
 
     const GenerationRequest& request_;
     Protocol& protocol_;
-    const bool streams_calls_;
     std::vector<auspex::ReplyEvent> call_;       ///< the one that is held
     std::optional<auspex::ReplyEvent> pending_;  ///< not told yet; never beyond take()
     uint32_t pending_choice_ = 0;

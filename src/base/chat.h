@@ -19,6 +19,12 @@ extern const char kToolInstructions[];
 /// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
+/// An argument of a call: of a JSON string the text, of anything else the JSON, with its numbers as they were written.
+inline ToolArgument argument_of(std::string name, const Json& value) {
+    const bool plain = value.is(Json::Kind::string);
+    return ToolArgument{std::move(name), plain ? value.text() : value.dump(Json::Numbers::written), !plain};
+}
+
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 

@@ -55,9 +55,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
     Json value;
     if (declares(type, "string") && !(declares(type, "null") && bare == "null")) return out;
     if (Json::parse(bare).get(value).ok()) {
-        // A JSON string is passed as a string, without its quotes.
-        out.json = !value.is(Json::Kind::string);
-        out.value = out.json ? value.dump(Json::Numbers::written) : value.text();
+        out = argument_of(std::move(out.name), value);
     } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
         out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
     } else if (type != nullptr && bare == "None") {

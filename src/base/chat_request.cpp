@@ -66,12 +66,8 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
         return read_arguments(inner, path, call);
     }
     if (!json.is(Json::Kind::object)) return wrong(path, json, kExpected);
-    for (size_t i = 0; i < json.items().size(); ++i) {
-        const Json& value = json.items()[i];
-        const bool plain = value.is(Json::Kind::string);
-        call.arguments.push_back(
-            ToolArgument{json.keys()[i], plain ? value.text() : value.dump(Json::Numbers::written), !plain});
-    }
+    for (size_t i = 0; i < json.items().size(); ++i)
+        call.arguments.push_back(argument_of(json.keys()[i], json.items()[i]));
     return Status();
 }
 

@@ -454,12 +454,8 @@ bool ReplyParser::finish_json(size_t end) {
     if (name == nullptr || !name->is(Json::Kind::string)) return fail_call();
     if (arguments != nullptr && !arguments->is(Json::Kind::object)) return fail_call();
     call_.name = name->text();
-    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
-        const Json& v = arguments->items()[i];
-        const bool plain = v.is(Json::Kind::string);
-        call_.arguments.push_back(
-            ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(Json::Numbers::written), !plain});
-    }
+    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i)
+        call_.arguments.push_back(argument_of(arguments->keys()[i], arguments->items()[i]));
     add(ReplyEvent::Kind::call_begin, call_.name);
     add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump(Json::Numbers::written) : "{}");
     add(ReplyEvent::Kind::call_end, {});

@@ -235,7 +235,7 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
     copies->insert(copies->end(), leaving.begin(), leaving.end());
 }
 
-/// Blocks that are parked at once, beyond what fits, where rows change places.
+/// How many blocks are parked before others are restored in their place. The budget keeps room for them.
 size_t PrefixTree::swap_blocks() const {
     constexpr uint64_t kShare = 64, kMaxBlocks = 8;  // of the budget
     const uint64_t fit = options_.budget_bytes / kShare / std::max<uint64_t>(1, block_bytes(options_.grid));

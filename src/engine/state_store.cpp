@@ -71,7 +71,7 @@ void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit)
     }
 }
 
-/// Extents one after the other.
+/// Walks through a list of extents, some bytes at a time.
 class StateStore::Cursor {
   public:
     Cursor(const StateStore& store, std::vector<Extent> extents) : store_(store), extents_(std::move(extents)) {}

@@ -10,6 +10,7 @@
 #pragma once
 #include "../base/base.h"
 
+#include <algorithm>
 #include <cstring>
 #if defined(__SSE2__) || defined(_M_X64)
 #include <emmintrin.h>
@@ -20,20 +21,13 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__SSE2__) || defined(_M_X64)
-/// Where this much is copied at once, the caches are of no use.
-constexpr uint64_t kBulkBytes = 4096;
-
-inline void bulk_copy(void* to, const void* from, uint64_t n) {
-    if (n < kBulkBytes) {
-        if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
-        return;
-    }
+/// With stores that leave the caches alone.
+inline void copy_past_caches(void* to, const void* from, uint64_t n) {
     constexpr uint64_t kLine = 64, kAhead = 2048;
     std::byte* out = static_cast<std::byte*>(to);
     const std::byte* in = static_cast<const std::byte*>(from);
-    const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine;
-    std::memcpy(out, in, static_cast<size_t>(head));
-    uint64_t at = head;
+    uint64_t at = std::min(n, (kLine - reinterpret_cast<uintptr_t>(out) % kLine) % kLine);
+    std::memcpy(out, in, static_cast<size_t>(at));
     for (; at + kLine <= n; at += kLine) {
         _mm_prefetch(reinterpret_cast<const char*>(in + at) + kAhead, _MM_HINT_T0);
         const __m128i* line = reinterpret_cast<const __m128i*>(in + at);
@@ -46,13 +40,17 @@ inline void bulk_copy(void* to, const void* from, uint64_t n) {
         _mm_stream_si128(place + 3, d);
     }
     std::memcpy(out + at, in + at, static_cast<size_t>(n - at));
-    _mm_sfence();  // before anyone is told that the bytes are there
-}
-#else
-inline void bulk_copy(void* to, const void* from, uint64_t n) {
-    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+    _mm_sfence();  // other threads see all of it before what is stored next
 }
 #endif
+
+inline void bulk_copy(void* to, const void* from, uint64_t n) {
+#if defined(__SSE2__) || defined(_M_X64)
+    constexpr uint64_t kBulkBytes = 4096;  // less stays in the caches until it is read
+    if (n >= kBulkBytes) return copy_past_caches(to, from, n);
+#endif
+    if (n != 0) std::memcpy(to, from, static_cast<size_t>(n));
+}
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -257,7 +257,7 @@ Status Transfer::send(uint32_t half) {
     return timeline_.submit(h.commands).get(h.value);
 }
 
-/// Copies between the same buffers are one command: 64 commands for 2 MiB take the host 20 us and a GPU twice that.
+/// Copies between the same buffers become one command: the host takes 20 us to record 64 commands, and 8 us for one.
 void Transfer::add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes) {
     if (to.buffer != half.to || from.buffer != half.from) record_copies(half);
     half.to = to.buffer;

@@ -138,8 +138,8 @@ class Transfer {
     /// Each region to its counterpart, in one submission.
     Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
-    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Afterwards all
-    /// is read; what is written is seen by submissions to come.
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. read() returns
+    /// when the stream has all bytes, write() when its copies are queued: later submissions see them.
     Status read(Span<const Region> from, StateWriter& to);
     Status write(Span<const Region> to, StateReader& from);
     /// Copies the regions one after the other to `to`, in host memory; wait() for the value returned. Other submissions
