@@ -8206,9 +8206,9 @@ class CommandPool {
   public:
     static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
     ~CommandPool();
+    VkCommandPool handle() const { return pool_; }
 
   private:
-    friend class Commands;
     explicit CommandPool(GpuRef gpu) : gpu_(std::move(gpu)) {}
     GpuRef gpu_;
     VkCommandPool pool_ = VK_NULL_HANDLE;
@@ -8254,9 +8254,8 @@ class Commands {
     VkCommandBuffer handle() const { return commands_; }
     /// Submits it to a timeline of its own and waits until it has run.
     Status run();
-    /// Timestamp i of the last run, in device ticks. The run must have finished.
-    Result<uint64_t> tick(uint32_t i) const;
-    /// Times between consecutive timestamps of the last run: label of the later one, microseconds.
+    /// Times between consecutive timestamps of the last run, which must have finished: label of the later one,
+    /// microseconds.
     Result<std::vector<std::pair<std::string, double>>> timings();
 
     uint32_t n_dispatch() const { return n_dispatch_; }
@@ -8269,6 +8268,7 @@ class Commands {
         VkDescriptorSet set;
         std::vector<VkDescriptorBufferInfo> infos;
     };
+    Result<uint64_t> tick(uint32_t i) const;  ///< timestamp i of the last run, in device ticks
     void reset();
     void destroy();
     void refuse(Status status);
@@ -8300,7 +8300,8 @@ class Commands {
 //
 // What    Timestamps before, in and after a cycle. The time counts device work only: neither what the host did
 //         meanwhile nor the wait for a late caller.
-// Owns    three timestamp recordings for each cycle that may be queued.
+// Owns    the queries, and a recording for each mark. A mark brings no barrier, and its query is cleared once in
+//         n_queued cycles: on an H100 both together took 1.5 % of a small model's step.
 // Thread  the context's.
 // Tests   tests/test_device_loop.cpp.
 #ifndef AUSPEX_NO_VULKAN
@@ -8312,26 +8313,47 @@ namespace vk {
 
 class CycleClock {
   public:
-    /// Without timestamps on the queue it is made all the same, and tells nothing.
-    static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
-    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle before which
-    /// something else ran, or nothing: any other begins where the one before it ends.
-    VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
-    VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
+    using List = std::vector<VkCommandBuffer>;
+
+    CycleClock() = default;
+    ~CycleClock();
+    CycleClock(CycleClock&&) = default;
+    CycleClock& operator=(CycleClock&& o) noexcept { return take_over(*this, o); }
+    /// n_queued: cycles that may be in flight. Without timestamps on the queue it is made all the same, and tells
+    /// nothing.
+    static Result<CycleClock> create(GpuRef gpu, std::shared_ptr<CommandPool> pool, uint32_t n_queued);
+
+    /// The marks of one cycle, added to the list of its submission in this order. had_begin: something other than a
+    /// cycle ran before it, or nothing did; any other cycle begins where the one before it ends.
+    void begin(bool had_begin, List* list) const;
     /// Between the draft block's part of a cycle and the trunk's.
-    VkCommandBuffer middle(uint32_t slot) const { return on() ? middle_[slot].handle() : VK_NULL_HANDLE; }
+    void middle(List* list) const { add(1, list); }
+    void end(List* list) const { add(2, list); }
+    /// The list was submitted. Returns what read() wants; without it the next cycle takes the same marks.
+    uint32_t submitted();
+
     struct Times {
         double us = 0;        ///< the whole cycle; 0: not known
         double block_us = 0;  ///< of it, what came before its middle, if that was marked
     };
-    /// Of the cycle in `slot`, which is over; cycles are read in the order they ran.
+    /// Of the cycle with these marks, which is over; cycles are read in the order they ran.
     Result<Times> read(uint32_t slot, bool had_begin, bool had_middle);
 
   private:
-    bool on() const { return !end_.empty(); }
+    static constexpr uint32_t kMarks = 3;  ///< begin, middle, end
+    bool on() const { return !marks_.empty(); }
+    uint32_t n_slot() const { return 2 * n_queued_; }
+    void add(uint32_t mark, List* list) const;
+    Status record();
+    Result<uint64_t> tick(uint32_t slot, uint32_t mark) const;
     GpuRef gpu_;
-    std::vector<Commands> begin_, middle_, end_;
-    uint64_t last_ = 0;  ///< end of the cycle that was read last
+    std::shared_ptr<CommandPool> pool_;
+    VkQueryPool queries_ = VK_NULL_HANDLE;
+    /// [kMarks * slot + mark], then one for each half of the slots that clears its queries: while one half is in use,
+    /// every cycle of the other has been read.
+    std::vector<VkCommandBuffer> marks_;
+    uint32_t n_queued_ = 0, slot_ = 0;  ///< of the next cycle
+    uint64_t last_ = 0;                 ///< end of the cycle that was read last
 };
 
 }  // namespace vk
@@ -9972,6 +9994,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     // The device decode loop.
     struct InFlight {
         uint64_t value = 0;
+        uint32_t clock_slot = 0;
         bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
         bool had_middle = false;  ///< a mark where the trunk begins
         bool cold = false;        ///< something was recorded while it was in flight
@@ -44876,7 +44899,7 @@ void Commands::reset() {
 void Commands::destroy() {
     for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
     if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->handle(), 1, &commands_);
 }
 
 Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
@@ -44903,7 +44926,7 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     if (!c.pool_) AUSPEX_TRY(CommandPool::create(gpu).get(c.pool_));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool = c.pool_->pool_;
+    info.commandPool = c.pool_->handle();
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
     if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {
@@ -45159,31 +45182,91 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot) {
+CycleClock::~CycleClock() {
+    if (!gpu_ || gpu_->stalled) return;
+    if (on())
+        gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->handle(), static_cast<uint32_t>(marks_.size()),
+                                      marks_.data());
+    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
+}
+
+Result<CycleClock> CycleClock::create(GpuRef gpu, std::shared_ptr<CommandPool> pool, uint32_t n_queued) {
     CycleClock c;
-    c.gpu_ = gpu;
     if (gpu->traits.timestamp_bits == 0) return c;
-    for (std::vector<Commands>* marks : {&c.begin_, &c.middle_, &c.end_})
-        for (uint32_t i = 0; i < n_slot; ++i) {
-            Commands mark;
-            AUSPEX_TRY(Commands::create(gpu, 1, pool).get(mark));
-            AUSPEX_TRY(mark.begin());
-            mark.timestamp("mark");
-            AUSPEX_TRY(mark.end());
-            marks->push_back(std::move(mark));
-        }
+    c.gpu_ = gpu;
+    c.pool_ = std::move(pool);
+    c.n_queued_ = n_queued;
+    VkQueryPoolCreateInfo queries{};
+    queries.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
+    queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    queries.queryCount = kMarks * c.n_slot();
+    if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &queries, nullptr, &c.queries_); r != VK_SUCCESS) {
+        c.queries_ = VK_NULL_HANDLE;
+        return gpu->check(r, "vkCreateQueryPool");
+    }
+    c.marks_.resize(queries.queryCount + 2);
+    VkCommandBufferAllocateInfo marks{};
+    marks.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    marks.commandPool = c.pool_->handle();
+    marks.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    marks.commandBufferCount = static_cast<uint32_t>(c.marks_.size());
+    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &marks, c.marks_.data()); r != VK_SUCCESS) {
+        c.marks_.clear();
+        return gpu->check(r, "vkAllocateCommandBuffers");
+    }
+    AUSPEX_TRY(c.record());
     return c;
+}
+
+Status CycleClock::record() {
+    const auto& table = gpu_->vk;
+    VkCommandBufferBeginInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    const uint32_t n_mark = kMarks * n_slot();
+    for (uint32_t i = 0; i < marks_.size(); ++i) {
+        AUSPEX_TRY(gpu_->check(table.vkBeginCommandBuffer(marks_[i], &info), "vkBeginCommandBuffer"));
+        if (i < n_mark)
+            table.vkCmdWriteTimestamp(marks_[i], VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, i);
+        else
+            table.vkCmdResetQueryPool(marks_[i], queries_, (i - n_mark) * n_mark / 2, n_mark / 2);
+        AUSPEX_TRY(gpu_->check(table.vkEndCommandBuffer(marks_[i]), "vkEndCommandBuffer"));
+    }
+    return {};
+}
+
+void CycleClock::add(uint32_t mark, List* list) const {
+    if (on()) list->push_back(marks_[kMarks * slot_ + mark]);
+}
+
+void CycleClock::begin(bool had_begin, List* list) const {
+    if (!on()) return;
+    if (slot_ % n_queued_ == 0) list->push_back(marks_[kMarks * n_slot() + slot_ / n_queued_]);
+    if (had_begin) add(0, list);
+}
+
+uint32_t CycleClock::submitted() {
+    const uint32_t slot = slot_;
+    if (on()) slot_ = (slot_ + 1) % n_slot();
+    return slot;
+}
+
+Result<uint64_t> CycleClock::tick(uint32_t slot, uint32_t mark) const {
+    uint64_t ticks = 0;
+    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, kMarks * slot + mark, 1, sizeof ticks,
+                                                      &ticks, sizeof ticks, VK_QUERY_RESULT_64_BIT);
+    AUSPEX_TRY(gpu_->check(r, "vkGetQueryPoolResults"));
+    return ticks;
 }
 
 Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool had_middle) {
     Times t;
     if (!on()) return t;
     uint64_t from = last_, middle = 0;
-    if (had_begin) AUSPEX_TRY(begin_[slot].tick(0).get(from));
-    AUSPEX_TRY(end_[slot].tick(0).get(last_));
+    if (had_begin) AUSPEX_TRY(tick(slot, 0).get(from));
+    AUSPEX_TRY(tick(slot, 2).get(last_));
     t.us = gpu_->traits.us_between(from, last_);
     if (!had_middle) return t;
-    AUSPEX_TRY(middle_[slot].tick(0).get(middle));
+    AUSPEX_TRY(tick(slot, 1).get(middle));
     t.block_us = gpu_->traits.us_between(from, middle);
     return t;
 }
@@ -49561,13 +49644,13 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
     AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
     const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
-    if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    clock_.begin(first, &list_);
     gather(block);
-    if (apart && clock_.middle(slot)) list_.push_back(clock_.middle(slot));
+    if (apart) clock_.middle(&list_);
     gather(trunk);
-    if (clock_.end(slot)) list_.push_back(clock_.end(slot));
+    clock_.end(&list_);
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), first, apart, false};
+    flight_[slot] = {timeline_.last(), clock_.submitted(), first, apart, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].cold = true;
     recorded_ = false;
@@ -49674,7 +49757,7 @@ Result<Cycle> VulkanContext::wait() {
     AUSPEX_TRY(timeline_.wait(f.value));
     AUSPEX_TRY(invalidate(buffers_.ring));
     CycleClock::Times times;
-    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
+    AUSPEX_TRY(clock_.read(f.clock_slot, f.had_begin, f.had_middle).get(times));
     c.us = times.us;
     c.catch_up_us = times.block_us;
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;

@@ -2,7 +2,8 @@
 //
 // What    Timestamps before, in and after a cycle. The time counts device work only: neither what the host did
 //         meanwhile nor the wait for a late caller.
-// Owns    three timestamp recordings for each cycle that may be queued.
+// Owns    the queries, and a recording for each mark. A mark brings no barrier, and its query is cleared once in
+//         n_queued cycles: on an H100 both together took 1.5 % of a small model's step.
 // Thread  the context's.
 // Tests   tests/test_device_loop.cpp.
 #pragma once
@@ -16,26 +17,47 @@ namespace vk {
 
 class CycleClock {
   public:
-    /// Without timestamps on the queue it is made all the same, and tells nothing.
-    static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
-    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle before which
-    /// something else ran, or nothing: any other begins where the one before it ends.
-    VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
-    VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
+    using List = std::vector<VkCommandBuffer>;
+
+    CycleClock() = default;
+    ~CycleClock();
+    CycleClock(CycleClock&&) = default;
+    CycleClock& operator=(CycleClock&& o) noexcept { return take_over(*this, o); }
+    /// n_queued: cycles that may be in flight. Without timestamps on the queue it is made all the same, and tells
+    /// nothing.
+    static Result<CycleClock> create(GpuRef gpu, std::shared_ptr<CommandPool> pool, uint32_t n_queued);
+
+    /// The marks of one cycle, added to the list of its submission in this order. had_begin: something other than a
+    /// cycle ran before it, or nothing did; any other cycle begins where the one before it ends.
+    void begin(bool had_begin, List* list) const;
     /// Between the draft block's part of a cycle and the trunk's.
-    VkCommandBuffer middle(uint32_t slot) const { return on() ? middle_[slot].handle() : VK_NULL_HANDLE; }
+    void middle(List* list) const { add(1, list); }
+    void end(List* list) const { add(2, list); }
+    /// The list was submitted. Returns what read() wants; without it the next cycle takes the same marks.
+    uint32_t submitted();
+
     struct Times {
         double us = 0;        ///< the whole cycle; 0: not known
         double block_us = 0;  ///< of it, what came before its middle, if that was marked
     };
-    /// Of the cycle in `slot`, which is over; cycles are read in the order they ran.
+    /// Of the cycle with these marks, which is over; cycles are read in the order they ran.
     Result<Times> read(uint32_t slot, bool had_begin, bool had_middle);
 
   private:
-    bool on() const { return !end_.empty(); }
+    static constexpr uint32_t kMarks = 3;  ///< begin, middle, end
+    bool on() const { return !marks_.empty(); }
+    uint32_t n_slot() const { return 2 * n_queued_; }
+    void add(uint32_t mark, List* list) const;
+    Status record();
+    Result<uint64_t> tick(uint32_t slot, uint32_t mark) const;
     GpuRef gpu_;
-    std::vector<Commands> begin_, middle_, end_;
-    uint64_t last_ = 0;  ///< end of the cycle that was read last
+    std::shared_ptr<CommandPool> pool_;
+    VkQueryPool queries_ = VK_NULL_HANDLE;
+    /// [kMarks * slot + mark], then one for each half of the slots that clears its queries: while one half is in use,
+    /// every cycle of the other has been read.
+    std::vector<VkCommandBuffer> marks_;
+    uint32_t n_queued_ = 0, slot_ = 0;  ///< of the next cycle
+    uint64_t last_ = 0;                 ///< end of the cycle that was read last
 };
 
 }  // namespace vk

@@ -66,7 +66,7 @@ void Commands::reset() {
 void Commands::destroy() {
     for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
     if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->handle(), 1, &commands_);
 }
 
 Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
@@ -93,7 +93,7 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     if (!c.pool_) AUSPEX_TRY(CommandPool::create(gpu).get(c.pool_));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool = c.pool_->pool_;
+    info.commandPool = c.pool_->handle();
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
     if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {

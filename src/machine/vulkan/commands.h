@@ -38,9 +38,9 @@ class CommandPool {
   public:
     static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
     ~CommandPool();
+    VkCommandPool handle() const { return pool_; }
 
   private:
-    friend class Commands;
     explicit CommandPool(GpuRef gpu) : gpu_(std::move(gpu)) {}
     GpuRef gpu_;
     VkCommandPool pool_ = VK_NULL_HANDLE;
@@ -86,9 +86,8 @@ class Commands {
     VkCommandBuffer handle() const { return commands_; }
     /// Submits it to a timeline of its own and waits until it has run.
     Status run();
-    /// Timestamp i of the last run, in device ticks. The run must have finished.
-    Result<uint64_t> tick(uint32_t i) const;
-    /// Times between consecutive timestamps of the last run: label of the later one, microseconds.
+    /// Times between consecutive timestamps of the last run, which must have finished: label of the later one,
+    /// microseconds.
     Result<std::vector<std::pair<std::string, double>>> timings();
 
     uint32_t n_dispatch() const { return n_dispatch_; }
@@ -101,6 +100,7 @@ class Commands {
         VkDescriptorSet set;
         std::vector<VkDescriptorBufferInfo> infos;
     };
+    Result<uint64_t> tick(uint32_t i) const;  ///< timestamp i of the last run, in device ticks
     void reset();
     void destroy();
     void refuse(Status status);

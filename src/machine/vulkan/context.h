@@ -196,6 +196,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     // The device decode loop.
     struct InFlight {
         uint64_t value = 0;
+        uint32_t clock_slot = 0;
         bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
         bool had_middle = false;  ///< a mark where the trunk begins
         bool cold = false;        ///< something was recorded while it was in flight

@@ -201,13 +201,13 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
     AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
     const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
-    if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    clock_.begin(first, &list_);
     gather(block);
-    if (apart && clock_.middle(slot)) list_.push_back(clock_.middle(slot));
+    if (apart) clock_.middle(&list_);
     gather(trunk);
-    if (clock_.end(slot)) list_.push_back(clock_.end(slot));
+    clock_.end(&list_);
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), first, apart, false};
+    flight_[slot] = {timeline_.last(), clock_.submitted(), first, apart, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].cold = true;
     recorded_ = false;
@@ -314,7 +314,7 @@ Result<Cycle> VulkanContext::wait() {
     AUSPEX_TRY(timeline_.wait(f.value));
     AUSPEX_TRY(invalidate(buffers_.ring));
     CycleClock::Times times;
-    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
+    AUSPEX_TRY(clock_.read(f.clock_slot, f.had_begin, f.had_middle).get(times));
     c.us = times.us;
     c.catch_up_us = times.block_us;
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
