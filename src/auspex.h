@@ -275,7 +275,8 @@ typedef struct auspex_mark {
 } auspex_mark;
 
 /* The prompt text of a conversation in OpenAI's form: {"messages": [...], "tools": [...], and the switches
- * add_generation_prompt, enable_thinking, preserve_thinking}. Other keys are ignored. */
+ * add_generation_prompt, enable_thinking, preserve_thinking}. Without the last two the model's template decides, also
+ * where they are null. Other keys are ignored. */
 AUSPEX_C_API auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_json, char* text,
                                        size_t capacity, size_t* length, auspex_error* error);
 /* The same as ids, with marks. inside_thinking, if not null: 1 if the prompt ends inside <think>. marks: null if they

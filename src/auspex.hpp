@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -254,6 +255,22 @@ class AUSPEX_API Device {
 /// `chatml_no_think` is ChatML that opens the assistant's turn with an empty think block.
 enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth };
 
+/// A chat template: its style, and how it differs from others of that style.
+struct ChatTemplate {
+    ChatStyle style;
+    bool enable_thinking;        ///< for requests that do not say
+    bool preserve_thinking;      ///< for requests that do not say
+    bool has_preserve_thinking;  ///< knows that switch
+    bool json_values;            ///< writes arguments of calls as JSON: true, null; else as Python: True, None
+    /// The template that the style is named after.
+    constexpr ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
+        : style(of),
+          enable_thinking(of >= ChatStyle::qwen35),
+          preserve_thinking(false),
+          has_preserve_thinking(of >= ChatStyle::qwen36),
+          json_values(of != ChatStyle::qwen35 && of != ChatStyle::qwen36_unsloth) {}
+};
+
 struct ModelInfo {
     std::string architecture, name;
     uint32_t n_layer = 0;      ///< trunk layers, without MTP blocks
@@ -265,7 +282,7 @@ struct ModelInfo {
     uint64_t n_parameter = 0;
     uint64_t file_bytes = 0;
     uint64_t weight_bytes = 0;  ///< as the device holds them, repacked
-    ChatStyle chat_style = ChatStyle::chatml;
+    ChatTemplate chat_template;
     std::string chat_note;  ///< says what was not recognised in the template; else empty
 };
 
@@ -472,9 +489,10 @@ struct AUSPEX_API ChatRequest {
     std::vector<ChatMessage> messages;
     std::vector<std::string> tools;  ///< one JSON object each
     bool add_generation_prompt = true;
-    bool enable_thinking = true;
-    bool preserve_thinking = false;
-    bool add_vision_id = false;  ///< number images and videos: "Picture 1: "
+    // Without a value the template decides.
+    std::optional<bool> enable_thinking;    ///< let the model think first
+    std::optional<bool> preserve_thinking;  ///< show the thinking of earlier turns
+    bool add_vision_id = false;             ///< number images and videos: "Picture 1: "
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs". Tool arguments may be an object or a string that holds one. Other keys are ignored.
     ///
@@ -505,15 +523,15 @@ struct ChatPrompt {
 
 /// Renders without a model.
 ///
-/// style     for example from recognise_template().
-/// errors    bad_argument: what the template would refuse, in its own words and with the place; with ChatML also tools,
-///           tool calls and images, which its template cannot show; a style out of range. out_of_memory.
-AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style);
+/// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
+/// errors          bad_argument: what the template would refuse, in its own words and with the place; with ChatML also
+///                 tools, tool calls and images, which its template cannot show; a style out of range. out_of_memory.
+AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);
 /// The native renderer that matches this Jinja template.
 ///
 /// note      if given: emptied for a template that is known exactly; else says what was not recognised and which
 ///           renderer is used instead.
-AUSPEX_API ChatStyle recognise_template(std::string_view jinja, std::string* note);
+AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
 struct ChatReply {

@@ -7,6 +7,7 @@ using auspex::ChatPrompt;
 using auspex::ChatReply;
 using auspex::ChatRequest;
 using auspex::ChatStyle;
+using auspex::ChatTemplate;
 using auspex::Code;
 using auspex::Result;
 using auspex::Status;
@@ -19,15 +20,15 @@ namespace {
 const ChatStyle kQwen[] = {ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth};
 
 /// The prompt of a request written as JSON, or its error.
-std::string render(const std::string& json, ChatStyle style) {
+std::string render(const std::string& json, const ChatTemplate& shown_by) {
     ChatRequest request;
     Status s = ChatRequest::from_json(json).get(request);
     if (!s.ok()) return s.message();
-    Result<ChatPrompt> prompt = auspex::render_chat(request, style);
+    Result<ChatPrompt> prompt = auspex::render_chat(request, shown_by);
     return prompt.ok() ? prompt.value().text() : prompt.status().message();
 }
-std::string render_messages(const std::string& messages, ChatStyle style, const std::string& more = "") {
-    return render("{\"messages\": " + messages + more + "}", style);
+std::string render_messages(const std::string& messages, const ChatTemplate& shown_by, const std::string& more = "") {
+    return render("{\"messages\": " + messages + more + "}", shown_by);
 }
 
 std::string call_text(const ToolCall& c) {
@@ -295,41 +296,100 @@ TEST_CASE("templates are recognised, and an unknown variant gets a note") {
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + "
         "'\\n' }}{%- endfor %}"
         "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
-    CHECK(auspex::recognise_template(plain, &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template(plain, &note).style == ChatStyle::chatml);
     CHECK(note.empty());
     const std::string quoted =
         "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\n"
         "{% for message in messages %}{{\"<|im_start|>\" + message['role'] + \"\\n\" + message['content'] + "
         "\"<|im_end|>\\n\"}}{% endfor %}"
         "{% if add_generation_prompt %}{{ \"<|im_start|>assistant\\n\" }}{% endif %}\n";
-    CHECK(auspex::recognise_template(quoted, &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template(quoted, &note).style == ChatStyle::chatml);
     CHECK(note.empty());
     std::string closed = plain;
     closed.insert(closed.find("assistant\\n") + 11, "<think>\\n\\n</think>\\n\\n");
-    CHECK(auspex::recognise_template(closed, &note) == ChatStyle::chatml_no_think);
+    CHECK(auspex::recognise_template(closed, &note).style == ChatStyle::chatml_no_think);
     CHECK(note.empty());
 
     std::string odd = plain;
     odd.insert(odd.find("assistant\\n") + 11, "Sure: ");
-    CHECK(auspex::recognise_template(odd, &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template(odd, &note).style == ChatStyle::chatml);
     CHECK(note.find("opens the assistant's turn") != std::string::npos);
-    CHECK(auspex::recognise_template("{% if tools %}x{% endif %}" + plain, &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template("{% if tools %}x{% endif %}" + plain, &note).style == ChatStyle::chatml);
     CHECK(note.find("rules that are not known") != std::string::npos);
-    CHECK(auspex::recognise_template("{{ bos_token }}[INST]", &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template("{{ bos_token }}[INST]", &note).style == ChatStyle::chatml);
     CHECK(note.find("not known") != std::string::npos);
-    CHECK(auspex::recognise_template(" \n", &note) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template(" \n", &note).style == ChatStyle::chatml);
     CHECK(note.find("no chat template") != std::string::npos);
-    CHECK(auspex::recognise_template("", nullptr) == ChatStyle::chatml);
+    CHECK(auspex::recognise_template("", nullptr).style == ChatStyle::chatml);
 
     const std::string family = "{% set ns.last_query_index = 1 %}<function=example_function_name>";
-    CHECK(auspex::recognise_template(family, &note) == ChatStyle::qwen35);
+    CHECK(auspex::recognise_template(family, &note).style == ChatStyle::qwen35);
     CHECK(note.find("variant of Qwen3.5's") != std::string::npos);
     const std::string newer =
         family + "preserve_thinking args_value | string if args_value is string else args_value | tojson";
-    CHECK(auspex::recognise_template(newer, &note) == ChatStyle::qwen36);
-    CHECK(auspex::recognise_template(newer + "reasoning_effort", &note) == ChatStyle::qwen36);
+    CHECK(auspex::recognise_template(newer, &note).style == ChatStyle::qwen36);
+    CHECK(auspex::recognise_template(newer + "reasoning_effort", &note).style == ChatStyle::qwen36);
     CHECK(note.find("without its reasoning_effort") != std::string::npos);
-    CHECK(auspex::recognise_template(newer + "role == 'developer'", &note) == ChatStyle::qwen36_unsloth);
+    CHECK(auspex::recognise_template(newer + "role == 'developer'", &note).style == ChatStyle::qwen36_unsloth);
+}
+
+TEST_CASE("a variant of a known template keeps its own defaults, and its way to write values") {
+    const std::string head = "{% set ns.last_query_index = 1 %}<function=example_function_name>";
+    const std::string json = "{%- set v = args_value | string if args_value is string else args_value | tojson %}";
+    const std::string closed_unless_asked =
+        "{%- if enable_thinking is defined and enable_thinking is true %}{{- '<think>\\n' }}{%- else %}"
+        "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}";
+    const std::string open_unless_asked =
+        "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
+        "{%- else %}{{- '<think>\\n' }}{%- endif %}";
+    const std::string no_thought = "<think>\n\n</think>\n\n";
+    const auto prompt_end = [](const std::string& jinja, const char* more) {
+        const std::string user = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+        const std::string all = render_messages(kUserHi, auspex::recognise_template(jinja, nullptr), more);
+        CHECK(all.substr(0, user.size()) == user);
+        return all.substr(user.size());
+    };
+    for (const std::string& jinja : {head + closed_unless_asked, head + "{% if enable_thinking is defined and "
+                                                                        "enable_thinking %}"}) {
+        CHECK(prompt_end(jinja, "") == no_thought);
+        CHECK(prompt_end(jinja, R"(, "enable_thinking": null)") == no_thought);
+        CHECK(prompt_end(jinja, R"(, "enable_thinking": true)") == "<think>\n");
+    }
+    CHECK(prompt_end(head + open_unless_asked, "") == "<think>\n");
+    CHECK(prompt_end(head + open_unless_asked, R"(, "enable_thinking": false)") == no_thought);
+
+    const std::string m = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
+        "reasoning_content": "why", "tool_calls": [{"name": "f", "arguments": {"x": true, "y": null}}]},
+        {"role": "tool", "content": "r"}, {"role": "user", "content": "c"}])";
+    const std::string developer = "{% if role == 'developer' %}";
+    const std::string keeps = "{% if preserve_thinking is undefined or preserve_thinking is true %}";
+    const std::string can_keep = "{% if preserve_thinking is defined and preserve_thinking is true %}";
+    const struct {
+        std::string jinja;
+        ChatStyle style;
+        bool json, keeps, can_keep;
+    } cases[] = {
+        {head, ChatStyle::qwen35, false, false, false},
+        {head + json, ChatStyle::qwen35, true, false, false},
+        {head + can_keep, ChatStyle::qwen36, false, false, true},
+        {head + json + keeps, ChatStyle::qwen36, true, true, true},
+        {head + developer, ChatStyle::qwen36_unsloth, false, false, false},
+        {head + json + developer + can_keep, ChatStyle::qwen36_unsloth, true, false, true},
+        {head + json + developer + keeps, ChatStyle::qwen36_unsloth, true, true, true},
+    };
+    for (const auto& c : cases) {
+        CAPTURE(c.jinja);
+        const ChatTemplate found = auspex::recognise_template(c.jinja, nullptr);
+        CHECK(found.style == c.style);
+        const auto has = [&](const char* more, const char* text) {
+            return render_messages(m, found, more).find(text) != std::string::npos;
+        };
+        CHECK(has("", "<parameter=x>\ntrue\n</parameter>\n<parameter=y>\nnull\n") == c.json);
+        CHECK(has("", "<parameter=x>\nTrue\n</parameter>\n<parameter=y>\nNone\n") == !c.json);
+        CHECK(has("", "why") == c.keeps);
+        CHECK(has(R"(, "preserve_thinking": true)", "why") == c.can_keep);
+        CHECK_FALSE(has(R"(, "preserve_thinking": false)", "why"));
+    }
 }
 
 TEST_CASE("a reply is split into thinking, text and calls") {
@@ -463,15 +523,15 @@ TEST_CASE("the published conversations render exactly") {
         INFO(name << " with " << which);
         const std::string jinja = test::read_text(dir + which + ".jinja");
         std::string note;
-        const ChatStyle style = auspex::recognise_template(jinja + "\n \n", &note);
+        const ChatTemplate found = auspex::recognise_template(jinja + "\n \n", &note);
         CHECK(note.empty());
-        CHECK(style == (which == "qwen3.5"   ? ChatStyle::qwen35
-                        : which == "qwen3.6" ? ChatStyle::qwen36
-                                             : ChatStyle::qwen36_unsloth));
+        CHECK(found.style == (which == "qwen3.5"   ? ChatStyle::qwen35
+                              : which == "qwen3.6" ? ChatStyle::qwen36
+                                                   : ChatStyle::qwen36_unsloth));
         const std::string got =
             render("{\"messages\": " + c.find("messages")->dump() + ", \"tools\": " + c.find("tools")->dump() +
                        ", \"chat_template_kwargs\": " + c.find("kwargs")->dump() + "}",
-                   style);
+                   found);
         if (name == "err_args_string") {
             // The template refuses (or drops) arguments that come as a string; reading the request has
             // already made an object of them, as OpenAI's clients expect.

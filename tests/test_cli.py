@@ -449,12 +449,13 @@ class Render(BaseCli):
         out = self.done("render", "--messages", self.file("m.json", json.dumps(request))).decode()
         self.assertTrue(out.endswith("there<|im_end|>\n"), out)
 
-    def test_an_unknown_template_falls_back_and_says_so(self):
-        template = self.file("odd.jinja", "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
-        r = auspex("render", "--messages", self.file("m.json", json.dumps(self.MESSAGES)), "--template", template)
-        self.assertEqual(r.returncode, 0, r.stderr)
-        self.assertIn(b"auspex: note: ", r.stderr)
-        self.assertTrue(r.stdout.startswith(b"<|im_start|>system\n"))
+    def test_a_template_that_is_not_known_exactly_says_so(self):
+        messages = self.file("m.json", json.dumps(self.MESSAGES))
+        odd = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
+        for jinja, words in ((odd, b"not known"), (QWEN36, b"a variant of Qwen3.6's")):
+            r = auspex("render", "--messages", messages, "--template", self.file("odd.jinja", jinja))
+            self.assertEqual((r.returncode, r.stdout[:19]), (0, b"<|im_start|>system\n"), r.stderr)
+            self.assertIn(b"auspex: note: the chat template is " + words, r.stderr)
 
     def test_no_model_is_needed_where_a_template_is_given(self):
         template = self.file("odd.jinja", "{{ messages }}")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from test_cli import BINARY, LOG, BaseCli, auspex
+from test_cli import BINARY, LOG, QWEN36, BaseCli, auspex, with_template
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"
@@ -103,6 +103,16 @@ class ChatSession(BaseSession):
         self.assertEqual([a["prompt_tokens"] for a in parts], [a["prompt_tokens"] for a in whole])
         self.assertEqual([a["sync"] for a in parts][1:], [a["sync"] for a in whole][1:])
         self.assertEqual(self.names(), ["a.session", "b.session"])
+
+    def test_thinking_is_as_the_template_says_until_the_user_does_and_that_is_saved(self):
+        closed = QWEN36 + "{% if enable_thinking is defined and enable_thinking is true %}"
+        model = self.file("closed.gguf", with_template(closed))
+        n_prompt = []
+        for options in ((), ("--no-think",), ("--think",), ()):
+            n_prompt.append(self.chat("/reset\nHi\n", "-m", model, *options)[0]["prompt_tokens"])
+        self.assertEqual(n_prompt[0], n_prompt[1])
+        self.assertLess(n_prompt[2], n_prompt[0])  # no empty thinking part
+        self.assertEqual(n_prompt[2], n_prompt[3])
 
     def test_commands_that_change_the_conversation_are_saved_too(self):
         self.chat("Hello\n" + DOUBLE)

@@ -87,7 +87,7 @@ struct Transcript {
 /// n turns: of ten, one answers again, two change an earlier message, one takes up a version that was left.
 Transcript chat(const Model& model, const SessionOptions& options, size_t n, uint64_t seed, const Sampling& sampling) {
     Random random(seed);
-    Talk talk(model, model.info().chat_style, options);
+    Talk talk(model, model.info().chat_template.style, options);
     std::vector<ChatMessage>& all = talk.request.messages;
     std::vector<std::vector<ChatMessage>> left;
     all.push_back(message("system", "You are a careful assistant."));

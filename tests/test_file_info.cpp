@@ -37,7 +37,7 @@ TEST_CASE("a file's header tells what a loaded model tells") {
     CHECK(a.n_parameter == b.n_parameter);
     CHECK(a.file_bytes == b.file_bytes);
     CHECK(a.weight_bytes == 0);
-    CHECK(a.chat_style == b.chat_style);
+    CHECK(a.chat_template.style == b.chat_template.style);
     CHECK(file.n_file == 1);
     CHECK(file.mtp.size() == b.n_mtp);
     CHECK(model.describe_plan().find(file.trunk) != std::string::npos);

@@ -11,7 +11,7 @@ import time
 import unittest
 
 from server_rig import SERVER, BaseServer, Server, parse_events
-from test_cli import BINARY, DEMO, QWEN36, REPO
+from test_cli import BINARY, DEMO, QWEN36, REPO, with_template
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
@@ -70,6 +70,21 @@ class Information(BaseServer):
     def test_apply_template(self):
         prompt = self.ok(self.server.post("/apply-template", HELLO))["prompt"]
         self.assertTrue(prompt.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"), prompt)
+
+    def test_without_a_word_about_thinking_the_template_decides_or_the_option(self):
+        template = QWEN36 + "{% if enable_thinking is defined and enable_thinking is true %}"
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "closed.gguf")
+            with open(path, "wb") as f:
+                f.write(with_template(template))
+            for options, end in (((), "\n</think>\n\n"), (("--think",), "assistant\n<think>\n")):
+                server = Server(*options, model=path)
+                prompt = self.ok(server.post("/apply-template", HELLO))["prompt"]
+                asked = {**HELLO, "chat_template_kwargs": {"enable_thinking": True}}
+                open_prompt = self.ok(server.post("/apply-template", asked))["prompt"]
+                self.assertEqual(server.stop()[0], 0)
+                self.assertTrue(prompt.endswith(end), prompt)
+                self.assertTrue(open_prompt.endswith("assistant\n<think>\n"), open_prompt)
 
     def test_page_head_and_options(self):
         page = self.server.get("/")

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -30,7 +31,8 @@ struct ChatOptions {
     std::string system;
     int64_t ctx = 4096;
     bool ctx_given = false;
-    bool no_think = false, preserve_thinking = false, json = false;
+    std::optional<bool> think, preserve_thinking;  ///< where not given, what the template does by itself
+    bool json = false;
 };
 
 const char kHelp[] =
@@ -126,8 +128,8 @@ class Chat {
                                                       kept_.path + "'; leave it out, or begin another file");
             said_ = chat_note(request_, branches_);
         }
-        request_.enable_thinking = request_.enable_thinking && !o_.no_think;
-        request_.preserve_thinking = request_.preserve_thinking || o_.preserve_thinking;
+        if (o_.think) request_.enable_thinking = o_.think;
+        if (o_.preserve_thinking) request_.preserve_thinking = o_.preserve_thinking;
         return {};
     }
 
@@ -277,8 +279,8 @@ class Chat {
         auspex::Constraint& constraint = constraints_[prompt.inside_thinking ? 1 : 0];
         if (!constraint) {
             auspex::Grammar grammar;
-            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_style, prompt.inside_thinking,
-                                    &grammar);
+            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_template.style,
+                                    prompt.inside_thinking, &grammar);
             if (s.ok()) s = auspex::Constraint::create(on_.model, grammar).get(constraint);
             if (!s.ok()) return s;
         }
@@ -319,7 +321,7 @@ class Chat {
         s = auspex::parse_reply(made.text, prompt.inside_thinking, request_.tools).get(taken);
         if (!s.ok()) return s;
         thought_ = !taken.thinking.empty();
-        if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_style)) {
+        if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_template.style)) {
             answer->content = made.text;  // no tool was offered, so this is text that looks like a call
             return {};
         }
@@ -344,15 +346,15 @@ class Chat {
     /// prompt, or the thinking after it, are not in this one. n_shown: tokens of that prompt, n_before: and of its
     /// answer.
     void warn_of_template(const auspex::SyncReport& synced, size_t n_shown, size_t n_before) {
-        const auspex::ChatStyle style = on_.model.info().chat_style;
-        const bool thought = thought_ && !request_.preserve_thinking;
+        const auspex::ChatTemplate& shown_by = on_.model.info().chat_template;
+        const bool keeps = request_.preserve_thinking.value_or(shown_by.preserve_thinking);
+        const bool thought = thought_ && !keeps;
         if (warned_ || n_shown == 0 || synced.diverged_at >= (thought ? n_before : n_shown)) return;
         warned_ = true;
-        const bool has_switch = style == auspex::ChatStyle::qwen36 || style == auspex::ChatStyle::qwen36_unsloth;
         note("the template wrote earlier turns differently this time: token " + std::to_string(synced.diverged_at) +
              " of the " + std::to_string(n_before) + " known ones changed, and " +
              std::to_string(synced.rows_computed) + " rows were computed; " +
-             (has_switch && !request_.preserve_thinking
+             (shown_by.has_preserve_thinking && !keeps
                   ? "--preserve-thinking keeps the thinking of earlier turns and avoids that"
                   : "this template has no switch that avoids that"));
     }
@@ -389,9 +391,12 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     command->add_option_function<int64_t>(
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
         "Rows of context (default: 4096, or more for a longer conversation in --session)");
-    command->add_flag("--no-think", o->no_think, "Ask the template for answers without thinking");
-    command->add_flag(
-        "--preserve-thinking", o->preserve_thinking,
+    command->add_flag_callback(
+        "--think", [o = o.get()] { o->think = true; }, "Ask the template for answers with thinking");
+    command->add_flag_callback(
+        "--no-think", [o = o.get()] { o->think = false; }, "Ask the template for answers without thinking");
+    command->add_flag_callback(
+        "--preserve-thinking", [o = o.get()] { o->preserve_thinking = true; },
         "Show the model the thinking of earlier turns, if its template can: fewer rows to compute, longer "
         "prompts");
     command->add_flag("--json", o->json, "Print one line, one JSON object, for each answer instead of its text");

@@ -78,7 +78,7 @@ Status choose_constraint(const ConstraintFlags& o, const auspex::Model& model, a
     std::vector<std::string> tools;
     auspex::Grammar grammar;
     Status s = read_tools(o, &tools);
-    if (s.ok()) s = read_grammar(o, tools, model.info().chat_style, false, &grammar);
+    if (s.ok()) s = read_grammar(o, tools, model.info().chat_template.style, false, &grammar);
     if (!s.ok() || !grammar) return s;
     return auspex::Constraint::create(model, grammar).get(*to);
 }

@@ -82,8 +82,8 @@ Status save_session(const SessionFlag& o, bool verbose, const std::string& note,
 std::string chat_note(const auspex::ChatRequest& request, const Branches& branches) {
     nlohmann::ordered_json all;
     all["auspex_chat"] = 1;
-    all["enable_thinking"] = request.enable_thinking;
-    all["preserve_thinking"] = request.preserve_thinking;
+    if (request.enable_thinking) all["enable_thinking"] = *request.enable_thinking;
+    if (request.preserve_thinking) all["preserve_thinking"] = *request.preserve_thinking;
     all["messages"] = messages_json(request.messages);
     for (const Messages& other : branches.others()) all["branches"].push_back({{"messages", messages_json(other)}});
     return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -77,10 +77,10 @@ Status render(const RenderOptions& o) {
     auspex::ChatRequest request;
     s = auspex::ChatRequest::from_json(messages).get(request);
     if (!s.ok()) return s;
-    const auspex::ChatStyle style = auspex::recognise_template(jinja, &why);
-    if (style == auspex::ChatStyle::chatml && !why.empty()) note(why);
+    const auspex::ChatTemplate found = auspex::recognise_template(jinja, &why);
+    if (!why.empty()) note(why);
     auspex::ChatPrompt prompt;
-    s = auspex::render_chat(request, style).get(prompt);
+    s = auspex::render_chat(request, found).get(prompt);
     return s.ok() ? print(prompt.text()) : s;
 }
 

@@ -55,7 +55,7 @@ Failure ConstraintCache::apply(const auspex::Model& model, const ReplyForm& form
     }
     if (to->tools.empty()) return {};
     auspex::ToolOptions o;
-    o.style = model.info().chat_style;
+    o.style = model.info().chat_template.style;
     o.choice = form.call_required ? auspex::ToolChoice::required : auspex::ToolChoice::automatic;
     o.name = form.call_name;
     o.inside_thinking = to->inside_thinking;

@@ -182,11 +182,11 @@ Failure arrange_messages(Conversation* conversation) {
 
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
-    const Json form = {{"messages", conversation.messages},
-                       {"tools", conversation.tools},
-                       {"enable_thinking", defaults.enable_thinking},
-                       {"preserve_thinking", defaults.preserve_thinking},
-                       {"chat_template_kwargs", conversation.switches}};
+    Json form = {{"messages", conversation.messages},
+                 {"tools", conversation.tools},
+                 {"chat_template_kwargs", conversation.switches}};
+    if (defaults.enable_thinking) form["enable_thinking"] = *defaults.enable_thinking;
+    if (defaults.preserve_thinking) form["preserve_thinking"] = *defaults.preserve_thinking;
     auspex::ChatRequest request;
     Status s = auspex::ChatRequest::from_json(dump(form)).get(request);
     if (s.ok()) s = engine.model().render(request).get(*prompt);

@@ -12,7 +12,7 @@ namespace server {
 struct Defaults {
     auspex::Sampling sampling;
     bool has_temperature = false, has_top_k = false, has_top_p = false, has_min_p = false;  ///< given by the user
-    bool enable_thinking = true, preserve_thinking = false;
+    std::optional<bool> enable_thinking, preserve_thinking;  ///< where not given, what the template does by itself
 };
 /// The sampling that the model's file recommends (general.sampling.*) where the user gives none; else that of the cards
 /// of these models.

@@ -93,10 +93,11 @@ std::string_view strip_newlines_right(std::string_view text) {
     return text;
 }
 
-/// Renders the three Qwen templates; `style_` selects the few places in which they differ.
+/// Renders the three Qwen templates; `template_` selects the few places in which they differ.
 class Qwen {
   public:
-    Qwen(const ChatRequest& request, ChatStyle style) : request_(request), messages_(request.messages), style_(style) {}
+    Qwen(const ChatRequest& request, const ChatTemplate& chat_template)
+        : request_(request), messages_(request.messages), template_(chat_template) {}
 
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
@@ -108,14 +109,15 @@ class Qwen {
         if (request_.add_generation_prompt) {
             out_.stop(false);
             out_.fixed("<|im_start|>assistant\n");
-            out_.fixed(request_.enable_thinking ? "<think>\n" : "<think>\n\n</think>\n\n");
-            out_.prompt.inside_thinking = request_.enable_thinking;
+            const bool think = request_.enable_thinking.value_or(template_.enable_thinking);
+            out_.fixed(think ? "<think>\n" : "<think>\n\n</think>\n\n");
+            out_.prompt.inside_thinking = think;
         }
         return std::move(out_.prompt);
     }
 
   private:
-    bool unsloth() const { return style_ == ChatStyle::qwen36_unsloth; }
+    bool unsloth() const { return template_.style == ChatStyle::qwen36_unsloth; }
     bool is_system(size_t i) const {
         return messages_[i].role == "system" || (unsloth() && messages_[i].role == "developer");
     }
@@ -248,7 +250,8 @@ class Qwen {
         reasoning = trim_space(reasoning);
 
         out_.fixed("<|im_start|>assistant\n");
-        const bool keep = i > last_query_ || (style_ != ChatStyle::qwen35 && request_.preserve_thinking);
+        const bool keep = i > last_query_ || (template_.has_preserve_thinking &&
+                                              request_.preserve_thinking.value_or(template_.preserve_thinking));
         if (keep) {
             out_.fixed("<think>\n");
             // Reasoning taken from the content may contain images; the reasoning field holds text only.
@@ -280,9 +283,8 @@ class Qwen {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
                     return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
-                // Qwen3.6 writes JSON; Qwen3.5 and unsloth's Qwen3.6 write Python's str() of scalars.
-                out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
-                                                                                        : value.python_str());
+                // JSON, or Python's str() of scalars.
+                out_.input(template_.json_values && !value.is(Json::Kind::string) ? value.dump() : value.python_str());
             } else {
                 out_.input(a.value);
             }
@@ -294,7 +296,7 @@ class Qwen {
 
     const ChatRequest& request_;
     const std::vector<ChatMessage>& messages_;
-    ChatStyle style_;
+    const ChatTemplate& template_;
     Writer out_;
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
@@ -348,6 +350,15 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
+/// Whether a Qwen template lets the model think where the request does not say: its condition asks for false then, and
+/// for true where it does not.
+bool thinks_by_default(std::string_view s) {
+    static const std::string_view kGiven = "enable_thinkingisdefinedandenable_thinking";
+    const size_t at = s.find(kGiven);
+    return at == std::string_view::npos || starts_with(s.substr(at + kGiven.size()), "isfalse") ||
+           starts_with(s.substr(at + kGiven.size()), "==false");
+}
+
 /// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
 /// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
@@ -383,26 +394,27 @@ uint64_t template_fingerprint(std::string_view jinja) {
 
 }  // namespace detail
 
-Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) AUSPEX_BOUNDARY {
+Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     for (size_t i = 0; i < request.messages.size(); ++i)
         for (const ContentPart& part : request.messages[i].parts)
             if (part.kind > ContentPart::Kind::video)
                 return detail::fail(Code::bad_argument, detail::message_path(i), " has a part of kind ",
                                     static_cast<int>(part.kind), ", expected text, image or video");
-    switch (style) {
+    switch (chat_template.style) {
         case ChatStyle::qwen35:
         case ChatStyle::qwen36:
-        case ChatStyle::qwen36_unsloth: return Qwen(request, style).render();
+        case ChatStyle::qwen36_unsloth: return Qwen(request, chat_template).render();
         case ChatStyle::chatml:
-        case ChatStyle::chatml_no_think: return render_chatml(request, style == ChatStyle::chatml_no_think);
+        case ChatStyle::chatml_no_think:
+            return render_chatml(request, chat_template.style == ChatStyle::chatml_no_think);
     }
-    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(style),
+    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(chat_template.style),
                         ", expected a value of ChatStyle; recognise_template() gives one");
 }
 AUSPEX_CATCH
 
-ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
+ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -419,18 +431,21 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_B
     const std::string s = squeezed(jinja);
     if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
         const bool newer = contains(s, "preserve_thinking");
-        const bool json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
-        const bool developer = contains(s, "=='developer'");
-        const ChatStyle style = developer              ? ChatStyle::qwen36_unsloth
-                                : newer && json_values ? ChatStyle::qwen36
-                                                       : ChatStyle::qwen35;
+        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
+                                : newer                      ? ChatStyle::qwen36
+                                                             : ChatStyle::qwen35;
+        ChatTemplate found(style);
+        found.enable_thinking = thinks_by_default(s);
+        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
+        found.has_preserve_thinking = newer;
+        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
         why = detail::say("the chat template is a variant of ",
                           style == ChatStyle::qwen35   ? "Qwen3.5's"
                           : style == ChatStyle::qwen36 ? "Qwen3.6's"
                                                        : "unsloth's Qwen3.6",
                           " that is not known to the letter; it is rendered like that one");
         if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
-        return style;
+        return found;
     }
     std::string tail;
     if (is_plain_chatml(s, &tail)) {

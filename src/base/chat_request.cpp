@@ -110,20 +110,17 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
 }
 
 Status read_switches(const Json& json, const std::string& path, ChatRequest& r) {
-    const struct {
-        const char* key;
-        bool* to;
-    } switches[] = {{"add_generation_prompt", &r.add_generation_prompt},
-                    {"enable_thinking", &r.enable_thinking},
-                    {"preserve_thinking", &r.preserve_thinking},
-                    {"add_vision_id", &r.add_vision_id}};
-    for (const auto& s : switches) {
-        const Json* value = given(json, s.key);
-        if (value == nullptr) continue;
-        if (!value->is(Json::Kind::boolean)) return wrong(path + s.key, *value, "true or false");
-        *s.to = value->boolean();
-    }
-    return Status();
+    const auto read = [&json, &path](const char* key, auto* to) {
+        const Json* value = given(json, key);
+        if (value == nullptr) return Status();
+        if (!value->is(Json::Kind::boolean)) return wrong(path + key, *value, "true or false");
+        *to = value->boolean();
+        return Status();
+    };
+    AUSPEX_TRY(read("add_generation_prompt", &r.add_generation_prompt));
+    AUSPEX_TRY(read("enable_thinking", &r.enable_thinking));
+    AUSPEX_TRY(read("preserve_thinking", &r.preserve_thinking));
+    return read("add_vision_id", &r.add_vision_id);
 }
 
 Status read_request(const Json& json, ChatRequest& r) {

@@ -232,7 +232,7 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
         to->n_parameter += n;
     }
     to->file_bytes = gguf.file_bytes();
-    to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+    to->chat_template = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {
@@ -384,7 +384,7 @@ bool Model::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id)
 
 Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Model", "Model::load");
-    return render_chat(request, impl_->info.chat_style);
+    return render_chat(request, impl_->info.chat_template);
 }
 AUSPEX_CATCH
 

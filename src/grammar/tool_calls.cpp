@@ -186,7 +186,7 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
     using namespace tool_calls_impl;
     if (options.style < ChatStyle::chatml || options.style > ChatStyle::qwen36_unsloth)
         return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(options.style),
-                    ", expected a value of ChatStyle; ModelInfo::chat_style has the model's");
+                    ", expected a value of ChatStyle; ModelInfo::chat_template has the model's");
     if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
         return fail(Code::bad_argument, "the choice of tools is ", static_cast<int>(options.choice),
                     ", expected ToolChoice::automatic or ToolChoice::required");
