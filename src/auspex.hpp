@@ -593,7 +593,8 @@ class AUSPEX_API ReplyStream {
 };
 
 /// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
-/// and reasoning_content and tool_calls if there are any.
+/// reasoning_content if there is any or the content holds </think>, which a template would take for the end of it, and
+/// tool_calls if there are any.
 ///
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);

@@ -114,6 +114,11 @@ class ChatSession(BaseSession):
         self.assertLess(n_prompt[2], n_prompt[0])  # no empty thinking part
         self.assertEqual(n_prompt[2], n_prompt[3])
 
+    def test_an_answer_without_thinking_is_saved_as_one(self):
+        self.chat(DOUBLE)
+        with open(self.path, "rb") as f:
+            self.assertIn(b'"reasoning_content":""', f.read())  # else a template looks for </think> in the text
+
     def test_commands_that_change_the_conversation_are_saved_too(self):
         self.chat("Hello\n" + DOUBLE)
         self.chat("/undo\n")

@@ -269,4 +269,13 @@ TEST_CASE("a reply becomes the message that a request reads back") {
     const std::string shown = auspex::render_chat(request, ChatStyle::qwen36).value().text();
     CHECK(shown.find("{\"y\": Infinity}") != std::string::npos);
     CHECK(auspex::to_json(ChatReply()).value() == R"({"role": "assistant", "content": ""})");
+    // Tags in the content are text in later turns, too.
+    const std::string named = "Write <think> and </think> around it.";
+    const std::string message = auspex::to_json(auspex::parse_reply(named, false).value()).value();
+    REQUIRE(ChatRequest::from_json("{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, " + message + "]}")
+                .get(request)
+                .ok());
+    for (const ChatStyle style : {ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth})
+        CHECK(auspex::render_chat(request, style).value().text().find("</think>\n\n" + named + "<|im_end|>") !=
+              std::string::npos);
 }

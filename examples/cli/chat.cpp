@@ -327,7 +327,7 @@ class Chat {
         }
         answer->content = taken.content;
         answer->reasoning = taken.thinking;
-        answer->has_reasoning = !taken.thinking.empty();
+        answer->has_reasoning = true;  // else the template would look for </think> in the content
         answer->tool_calls = taken.tool_calls;
         return {};
     }

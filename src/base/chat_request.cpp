@@ -164,7 +164,9 @@ Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
     using detail::say;
     const auto quoted = [](const std::string& text) { return detail::Json::of_string(text).dump(); };
     std::string out = say("{\"role\": \"assistant\", \"content\": ", quoted(reply.content));
-    if (!reply.thinking.empty()) out += say(", \"reasoning_content\": ", quoted(reply.thinking));
+    // A template looks for </think> in the content of a message that does not say what was thought.
+    if (!reply.thinking.empty() || reply.content.find("</think>") != std::string::npos)
+        out += say(", \"reasoning_content\": ", quoted(reply.thinking));
     for (size_t i = 0; i < reply.tool_calls.size(); ++i) {
         const ToolCall& call = reply.tool_calls[i];
         out += say(i == 0 ? ", \"tool_calls\": [" : ", ",
