@@ -418,6 +418,9 @@ TEST_CASE("a reply is split into thinking, text and calls") {
               false) == "[]|w(t=<p></parameter></p>;)");
     CHECK(taken("<tool_call>\r\n<function=g>\r\n<parameter=k>\r\nv\r\n</parameter>\r\n</function>\r\n</tool_call>",
                 false) == "[]|g(k=v;)");
+    // A carriage return belongs to the value, unless it begins with one.
+    CHECK(taken("<tool_call>\n<function=g>\n<parameter=k>\nv\r\nw\r\n</parameter>\n</function>\n</tool_call>", false) ==
+          "[]|g(k=v\r\nw\r;)");
     CHECK(taken("<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call>", false) ==
           "[]|h(x:[1, 2];y=z;)");
     // The last value of a parameter counts.

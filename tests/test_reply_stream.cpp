@@ -142,6 +142,7 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
              "<tool_call><function=g></function></tool_call>",
              "<function=g><parameter=k>v</parameter></function> x",
              "<tool_call>\r\n<function=f>\r\n<parameter=s>\r\nv\r\n\r\n</parameter>\r\n</function>\r\n</tool_call>",
+             "<tool_call>\n<function=f>\n<parameter=s>\nv\r\nw\r\n</parameter>\n</function>\n</tool_call>",
              "<tool_call><function=f><parameter=s>\r</parameter><parameter=i></parameter></function>",
              "<tool_call><function=f><parameter=s>a</parameter><parameter=i>1</parameter><parameter=s>b</parameter>"
              "</function>",

@@ -22,10 +22,10 @@ std::string escaped(std::string_view text) {
     return quoted.substr(1, quoted.size() - 2);
 }
 
-/// Takes one newline off the end.
-std::string_view without_newline(std::string_view value) {
+/// Takes one newline off the end; crlf: newlines have a carriage return.
+std::string_view without_newline(std::string_view value, bool crlf) {
     if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
-    if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
+    if (crlf && !value.empty() && value.back() == '\r') value.remove_suffix(1);
     return value;
 }
 
@@ -342,7 +342,8 @@ bool ReplyParser::parameter_name() {
 
 bool ReplyParser::value_begin() {
     size_t at = at_;
-    if (at < text_.size() && text_[at] == '\r') ++at;
+    crlf_ = at < text_.size() && text_[at] == '\r';
+    if (crlf_) ++at;
     if (at == text_.size() && !final_) return false;
     if (at < text_.size() && text_[at] == '\n') ++at;
     at_ = value_ = value_given_ = at;
@@ -363,7 +364,7 @@ void ReplyParser::begin_argument() {
 void ReplyParser::stream_value(size_t to) {
     using namespace reply_parser_impl;
     if (!streams_) return;
-    const size_t end = value_ + without_newline(text(value_, to)).size();
+    const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
     add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
     value_given_ = end;
@@ -372,7 +373,7 @@ void ReplyParser::stream_value(size_t to) {
 void ReplyParser::finish_argument(size_t end) {
     using namespace reply_parser_impl;
     stream_value(end);
-    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end)));
+    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end), crlf_));
     if (streams_)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)

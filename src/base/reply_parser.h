@@ -126,9 +126,10 @@ class ReplyParser {
     std::string argument_;  ///< name of the one that is being read
     size_t value_ = 0;      ///< where it begins
     size_t value_given_ = 0;
-    bool wrapped_ = false;                      ///< in <tool_call>
-    bool xml_ = false;                          ///< begun with <function=
-    bool began_ = false;                        ///< call_begin was said
+    bool crlf_ = false;     ///< the newline before it has a carriage return, so the one after it does
+    bool wrapped_ = false;  ///< in <tool_call>
+    bool xml_ = false;      ///< begun with <function=
+    bool began_ = false;    ///< call_begin was said
     bool in_string_ = false, escaped_ = false;  ///< at_ is in a JSON string; behind a backslash there
     bool streams_ = false;                      ///< the argument is passed on as it arrives
 
