@@ -332,7 +332,7 @@ struct EncodeOptions {
 };
 
 struct DecodeOptions {
-    bool special = false;  ///< show control tokens too
+    bool special = false;  ///< show control tokens too; <think>, <tool_call> and their ends are always shown
 };
 
 struct ChatPrompt;

@@ -220,6 +220,23 @@ TEST_CASE("control tokens are parsed only when asked for, user-defined ones alwa
     CHECK(t.decode(Span<const Token>(ids), true) == "<|im_start|>he<think><|im_end|>");
 }
 
+TEST_CASE("the tags of a reply are shown whatever kind of token they are") {
+    const std::vector<std::string> tags = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+    for (const int kind : {1, 2, 3, 4}) {
+        Vocabulary v;
+        std::vector<Token> ids;
+        std::string all;
+        for (const std::string& tag : tags) {
+            ids.push_back(v.add(tag, kind));
+            all += tag;
+        }
+        ids.push_back(v.add("<|im_end|>", 3));
+        const Tokenizer t = load(v);
+        CHECK(t.decode(Span<const Token>(ids), false) == all);
+        CHECK(t.decode(Span<const Token>(ids), true) == all + "<|im_end|>");
+    }
+}
+
 TEST_CASE("the longest of several special tokens at one position is taken") {
     Vocabulary v;
     const Token ab = v.add("<a><b>", 4), a = v.add("<a>", 4), abc = v.add("<a><b><c>", 3), lone = v.add("<", 4);

@@ -81,6 +81,11 @@ Status check_name(const Gguf& gguf, const char* key, const char* supported, std:
     return gguf.get_string(key).get(*found);
 }
 
+/// The tags that a reply is parsed by are a part of its text, whatever kind the file gives them.
+bool is_reply_tag(std::string_view text) {
+    return text == "<think>" || text == "</think>" || text == "<tool_call>" || text == "</tool_call>";
+}
+
 }  // namespace token_impl
 
 // ------------------------------------------------------------------------------------- loading
@@ -368,8 +373,9 @@ bool Tokenizer::is_end(Token id) const { return std::binary_search(ends_.begin()
 std::string_view Tokenizer::piece_bytes(Token id, bool special) const {
     if (id < 0 || static_cast<size_t>(id) >= kind_.size()) return {};
     const TokenKind kind = kind_[static_cast<size_t>(id)];
-    if (!special && (kind == TokenKind::control || kind == TokenKind::unknown)) return {};
-    return raw(static_cast<uint32_t>(id));
+    const std::string_view bytes = raw(static_cast<uint32_t>(id));
+    const bool hidden = kind == TokenKind::control || kind == TokenKind::unknown;
+    return special || !hidden || token_impl::is_reply_tag(bytes) ? bytes : std::string_view();
 }
 
 std::string Tokenizer::decode(Span<const Token> ids, bool special) const {

@@ -93,7 +93,7 @@ class Tokenizer {
     std::vector<Token> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
 
     /// The bytes of the ids in order; the first and last character may be incomplete. Unused ids and ids outside
-    /// the vocabulary give nothing; control tokens only if `special` is set.
+    /// the vocabulary give nothing; control tokens only if `special` is set, or if they are tags of a reply.
     std::string decode(Span<const Token> ids, bool special) const;
     std::string_view piece_bytes(Token id, bool special = true) const;
 
