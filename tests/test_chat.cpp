@@ -183,6 +183,14 @@ TEST_CASE("images and videos become placeholder tokens, numbered on request") {
     }
 }
 
+TEST_CASE("unsloth's template numbers the images of messages that it does not show") {
+    const std::string image = "<|vision_start|><|image_pad|><|vision_end|>";
+    CHECK(render_messages(R"([{"role": "robot", "content": [{"type": "image"}]},
+                              {"role": "user", "content": [{"type": "image"}]}])",
+                          ChatStyle::qwen36_unsloth, R"(, "add_vision_id": true)") ==
+          "<|im_start|>user\nPicture 2: " + image + "<|im_end|>\n" + kGenerate);
+}
+
 TEST_CASE("a request that the template rejects gets the template's error text") {
     for (const ChatStyle style : kQwen) {
         CHECK(render_messages("[]", style) == "bad_argument: No messages provided.");

@@ -228,7 +228,7 @@ class Qwen {
             return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role ",
                         quote(m.role), ", expected system, user, assistant or tool)");
         } else {
-            return Status();
+            (void)content(m, true);  // not shown, but its images and videos have numbers
         }
         return Status();
     }
