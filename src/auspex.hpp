@@ -512,7 +512,7 @@ struct ChatPrompt {
         bool pinned = false;       ///< the end of the system part
     };
     std::vector<Piece> pieces;
-    std::vector<Stop> stops;       ///< the end of the system part, and of the last user message
+    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;

@@ -279,6 +279,36 @@ TEST_CASE("prompt pieces separate template text from message text") {
     }
 }
 
+TEST_CASE("a prompt stops where a later one may leave it") {
+    const auto stops = [](const std::string& messages, const ChatTemplate& shown_by, const char* more) {
+        ChatRequest r;
+        REQUIRE(ChatRequest::from_json("{\"messages\": " + messages + more + "}").get(r).ok());
+        const ChatPrompt p = auspex::render_chat(r, shown_by).value();
+        std::vector<std::string> out;  // the turn before each stop
+        for (const ChatPrompt::Stop& stop : p.stops) {
+            std::string before;
+            for (size_t i = 0; i < stop.piece; ++i) before += p.pieces[i].text;
+            before += p.pieces[stop.piece].text.substr(0, stop.at);
+            before = before.substr(before.rfind("<|im_start|>") + 12);
+            out.push_back((stop.pinned ? "pinned " : "") + before.substr(0, before.find("<|im_end|>")));
+        }
+        return out;
+    };
+    using Texts = std::vector<std::string>;
+    const std::string talk = R"([{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"})";
+    const std::string loop = talk + R"(, {"role": "assistant", "content": "d"}, {"role": "tool", "content": "e"})";
+    const std::string tool = "user\n<tool_response>\ne\n</tool_response>";
+    for (const ChatStyle style : kQwen) {
+        CHECK(stops(talk + "]", style, "") == Texts{"pinned system\nS", "user\nc"});
+        // The thinking of a loop with tools is dropped once the user speaks again.
+        CHECK(stops(loop + "]", style, "") == Texts{"pinned system\nS", "user\nc", tool});
+        if (style != ChatStyle::qwen35)
+            CHECK(stops(loop + "]", style, R"(, "preserve_thinking": true)") == Texts{"pinned system\nS", tool});
+    }
+    CHECK(stops(talk + "]", ChatStyle::chatml, "") == Texts{"pinned system\nS", "user\nc"});
+}
+
 TEST_CASE("ChatML prints messages unchanged and rejects what it cannot express") {
     const std::string m =
         R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant",

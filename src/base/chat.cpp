@@ -97,15 +97,21 @@ std::string_view strip_newlines_right(std::string_view text) {
 class Qwen {
   public:
     Qwen(const ChatRequest& request, const ChatTemplate& chat_template)
-        : request_(request), messages_(request.messages), template_(chat_template) {}
+        : request_(request),
+          messages_(request.messages),
+          template_(chat_template),
+          keeps_(template_.has_preserve_thinking && request.preserve_thinking.value_or(template_.preserve_thinking)) {}
 
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
         if (Status s = head(); !s.ok()) return s;
         out_.stop(true);
         if (Status s = find_last_query(); !s.ok()) return s;
-        for (size_t i = 0; i < messages_.size(); ++i)
+        for (size_t i = 0; i < messages_.size(); ++i) {
             if (Status s = message(i); !s.ok()) return s;
+            // Once the user speaks again, the thinking after this message is dropped.
+            if (!keeps_ && i == last_query_ && i + 1 < messages_.size()) out_.stop(false);
+        }
         if (request_.add_generation_prompt) {
             out_.stop(false);
             out_.fixed("<|im_start|>assistant\n");
@@ -250,9 +256,7 @@ class Qwen {
         reasoning = trim_space(reasoning);
 
         out_.fixed("<|im_start|>assistant\n");
-        const bool keep = i > last_query_ || (template_.has_preserve_thinking &&
-                                              request_.preserve_thinking.value_or(template_.preserve_thinking));
-        if (keep) {
+        if (keeps_ || i > last_query_) {
             out_.fixed("<think>\n");
             // Reasoning taken from the content may contain images; the reasoning field holds text only.
             if (m.has_reasoning)
@@ -297,6 +301,7 @@ class Qwen {
     const ChatRequest& request_;
     const std::vector<ChatMessage>& messages_;
     const ChatTemplate& template_;
+    const bool keeps_;  ///< shows the thinking of earlier turns
     Writer out_;
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
