@@ -35,6 +35,7 @@ Status Engine::load() {
         return Status(Code::bad_argument, "--ctx " + std::to_string(options_.n_context) + ": expected 1 .. " +
                                               std::to_string(trained) + ", what the model was trained for");
     o.n_context = options_.n_context ? static_cast<uint32_t>(options_.n_context) : std::min(trained, kContext);
+    o.run_ahead = 1;  // a GPU does not wait for this thread between two cycles
     if (!options_.cache.empty()) s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
     if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
     if (s.ok()) s = cli::choose_window(options_.window, &o);
