@@ -543,8 +543,8 @@ struct ChatReply {
 /// gives twice the last value counts.
 ///
 /// inside_thinking   as in ChatPrompt.
-/// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
-///                   they do not describe is JSON if it parses as such, else a string.
+/// tools             JSON objects as in ChatRequest. An argument that they allow to be a string alone is that, as it
+///                   is, one that may also be null is null if it is `null` or `None`; others are JSON if they parse.
 /// errors    out_of_memory.
 /// cost      linear.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,

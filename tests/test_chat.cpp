@@ -518,6 +518,51 @@ TEST_CASE("arguments are parsed as the types that the tools declare") {
     CHECK(taken("Now:\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>", false, tools) == "[]Now:|f(i:1;)");
 }
 
+TEST_CASE("an argument is a string wherever its schema allows nothing else") {
+    const auto typed = [&](const std::string& schema, const std::string& value) {
+        const std::string tool = R"({"name": "f", "parameters": {"$defs": {"S": {"type": "string"}, "R": {"$ref":
+            "#/$defs/R"}, "W": {"anyOf": [{"$ref": "#/$defs/W"}, {"$ref": "#/$defs/W"}, {"$ref": "#/$defs/W"}]}},
+            "properties": {"p": )" +
+                                 schema + "}}}";
+        return taken("<tool_call>\n<function=f>\n<parameter=p>\n" + value + "\n</parameter>\n</function>\n</tool_call>",
+                     false, {tool});
+    };
+    for (const char* schema : {R"({"anyOf": [{"type": "string"}, {"type": "null"}]})",
+                               R"({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/S"}]})",
+                               R"({"type": ["string", "null"]})", R"({"enum": ["a", "7", null]})"}) {
+        for (const char* text : {"7", "true", "{\"a\": 1}", "[]", "\"q\"", "nullx"})
+            CHECK_MESSAGE(typed(schema, text) == "[]|f(p=" + std::string(text) + ";)", schema);
+        for (const char* text : {"null", " null ", "None"})
+            CHECK_MESSAGE(typed(schema, text) == "[]|f(p:null;)", schema);
+    }
+    for (const char* schema : {R"({"$ref": "#/$defs/S"})", R"({"allOf": [{"type": "string"}, {"minLength": 1}]})",
+                               R"({"enum": ["1", "2"]})", R"({"const": "1"})", R"({"type": ["string", "integer"]})"})
+        for (const char* text : {"1", "null", "None", "True", "\"q\""})
+            CHECK_MESSAGE(typed(schema, text) == "[]|f(p=" + std::string(text) + ";)", schema);
+    const std::string many = R"({"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "boolean"}]})";
+    CHECK(typed(many, "[\"a\"]") == "[]|f(p:[\"a\"];)");
+    CHECK(typed(many, "True") == "[]|f(p:true;)");
+    CHECK(typed(many, "\"7\"") == "[]|f(p=7;)");
+    for (const char* text : {"7", "None", "null", "{}"})
+        CHECK(typed(many, text) == "[]|f(p=" + std::string(text) + ";)");
+    CHECK(typed(R"({"anyOf": [{"type": "boolean"}, {"type": "null"}]})", "None") == "[]|f(p:null;)");
+    // References that never end, or lead nowhere, say nothing.
+    for (const char* schema :
+         {R"({"$ref": "#/$defs/R"})", R"({"$ref": "#/$defs/W"})", R"({"$ref": "#/$defs/X"})", "{}"}) {
+        CHECK(typed(schema, "7") == "[]|f(p:7;)");
+        CHECK(typed(schema, "None") == "[]|f(p=None;)");
+    }
+}
+
+TEST_CASE("a string that its schema does not declare by type is passed on as it arrives") {
+    auspex::ReplyStream stream(
+        false, {R"({"name": "f", "parameters": {"properties": {"p": {"allOf": [{"type": "string"}]}}}})"});
+    const auto events = stream.push("<tool_call>\n<function=f>\n<parameter=p>\nsome").value();
+    REQUIRE(!events.empty());
+    CHECK(events.back().kind == auspex::ReplyEvent::Kind::call_arguments);
+    CHECK(events.back().text.find("some") != std::string::npos);
+}
+
 TEST_CASE("a rendered call parses to the same call") {
     ChatRequest r;
     REQUIRE(ChatRequest::from_json(

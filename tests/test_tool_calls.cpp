@@ -23,6 +23,8 @@ const char* const kWeather = R"({"type": "function", "function": {"name": "get_w
         "note": {"type": ["string", "null"], "pattern": "^[a-z ]*$"},
         "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
         "other": {"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}]},
+        "many": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "array"}]},
+        "mode": {"enum": ["auto", "7", "None", 7]},
         "free": {}},
     "required": ["city", "days"]}}})";
 const char* const kPlain = R"({"name": "stop"})";
@@ -277,12 +279,17 @@ TEST_CASE("tool calls: a string that its schema does not declare so is written s
         return accepts(rules, call("get_weather>\n" + argument("city", "Oslo") + (last ? "" : argument(name, value)) +
                                    argument("days", "1") + (last ? argument(name, value) : "")));
     };
-    for (const char* unit : {"C", "\"C\"", "\"5\"", "\"true\""}) CHECK_MESSAGE(written("unit", unit), unit);
-    for (const char* unit : {"5", "true", "G"}) CHECK_MESSAGE(!written("unit", unit), unit);
-    for (const char* other : {"null", "\"null\"", "text, as it is", "nullx", "\"55\""})
+    for (const char* unit : {"C", "5", "true"}) CHECK_MESSAGE(written("unit", unit), unit);
+    for (const char* unit : {"G", "\"C\"", "\"5\""}) CHECK_MESSAGE(!written("unit", unit), unit);
+    for (const char* other : {"null", "text, as it is", "nullx", "55", "true", " true", "{}", "\"\""})
         CHECK_MESSAGE(written("other", other), other);
-    for (const char* other : {"5", "true", "x", "true ", " true", "\"5\""})
-        CHECK_MESSAGE(!written("other", other), other);
+    for (const char* other : {"5", "x", "", "None", " null"}) CHECK_MESSAGE(!written("other", other), other);
+    for (const char* many : {"[]", "7", "\"7\"", "\"None\"", "text", "Nonex"})
+        CHECK_MESSAGE(written("many", many), many);
+    for (const char* many : {"null", "true", "None", " True", "{}", "\"[]"})
+        CHECK_MESSAGE(!written("many", many), many);
+    for (const char* mode : {"auto", "7", "\"7\"", "\"None\"", "\"auto\""}) CHECK_MESSAGE(written("mode", mode), mode);
+    for (const char* mode : {"None", "null", "8"}) CHECK_MESSAGE(!written("mode", mode), mode);
     for (const char* note : {"null", "", "a b"}) CHECK_MESSAGE(written("note", note), note);
     CHECK(!written("note", "A"));
     CHECK(written("free", "[1, {\"a\": \"b\"}]"));
@@ -300,11 +307,11 @@ TEST_CASE("tool calls: a string that would be read as null is not written") {
         return accepts(rules, call("f>\n" + argument(name, value)));
     };
     CHECK(written("word", "a"));
-    CHECK_FALSE(written("word", "null"));
-    CHECK_FALSE(written("word", " null"));
+    for (const char* text : {"null", " null"}) CHECK_MESSAGE(written("word", text), text);  // null is not listed
     CHECK(written("none", "null"));
+    CHECK_FALSE(written("none", " null"));
     for (const char* text : {"", "nul", "nulls", "a null", "\"null\""}) CHECK_MESSAGE(written("text", text), text);
-    for (const char* text : {"null", " null", "null\n"}) CHECK_FALSE_MESSAGE(written("text", text), text);
+    for (const char* text : {"null", " null", "null\n", "None"}) CHECK_FALSE_MESSAGE(written("text", text), text);
     CHECK(written("name", "null"));
 }
 

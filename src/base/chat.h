@@ -25,6 +25,30 @@ inline ToolArgument argument_of(std::string name, const Json& value) {
     return ToolArgument{std::move(name), plain ? value.text() : value.dump(Json::Numbers::written), !plain};
 }
 
+/// Types of JSON values, as bits of a set.
+struct JsonTypes {
+    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
+                              kArray = 32, kObject = 64, kAll = 127;
+    /// By the name in a schema's "type"; 0: there is no such type.
+    static unsigned named(std::string_view name);
+    static unsigned of(const Json& value);
+};
+
+/// How the text of an argument is read.
+enum class ArgumentForm : uint8_t {
+    text,           ///< a string, as it is
+    nullable_text,  ///< as it is, but null and None are null
+    typed,          ///< as JSON of one of the types, or as True, False and None; a string that is neither, as it is
+    any,            ///< as JSON of any type, or a string that is no JSON, as it is
+};
+struct ArgumentType {
+    ArgumentForm form = ArgumentForm::any;
+    unsigned types = JsonTypes::kAll;  ///< that the schema allows as far as it states them
+};
+/// Both the reader of replies and the grammar of calls decide by this. schema: that of the argument, or null;
+/// parameters: that of the tool, within which $ref leads.
+ArgumentType argument_type(const Json* schema, const Json& parameters);
+
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 

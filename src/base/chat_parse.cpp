@@ -6,16 +6,100 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_parse_impl {
 
-/// Whether a schema's "type" is this one or lists it.
-bool declares(const Json* type, const char* what) {
-    if (type == nullptr) return false;
-    if (type->is(Json::Kind::string)) return type->text() == what;
-    for (const Json& t : type->items())
-        if (t.is(Json::Kind::string) && t.text() == what) return true;
-    return false;
+constexpr int kMaxDepth = 8;         // of combined schemas
+constexpr size_t kMaxSteps = 20000;  // for the types of one argument: schemas, their values and members
+
+/// False: there are not so many steps left.
+bool spend(size_t n, size_t& n_left) {
+    n_left -= std::min(n, n_left);
+    return n_left > 0;
+}
+
+/// Of a schema's "type", a name or a list of names.
+unsigned stated_types(const Json& type) {
+    unsigned all = type.is(Json::Kind::string) ? JsonTypes::named(type.text()) : 0;
+    for (const Json& t : type.items()) all |= t.is(Json::Kind::string) ? JsonTypes::named(t.text()) : 0;
+    return all;
+}
+
+/// The schema that "#/..." leads to; null: it is not that simple.
+const Json* follow(const Json& root, std::string_view ref, size_t& n_left) {
+    if (ref.substr(0, 2) != "#/" || ref.find_first_of("~%") != std::string_view::npos) return nullptr;
+    const Json* at = &root;
+    for (size_t from = 2; at != nullptr && from <= ref.size();) {
+        const size_t end = std::min(ref.find('/', from), ref.size());
+        if (!spend(1 + at->keys().size() / 4, n_left)) return nullptr;
+        at = at->find(ref.substr(from, end - from));
+        from = end + 1;
+    }
+    return at;
+}
+
+/// The types that a schema allows, as far as they follow from type, enum, const, $ref, allOf, anyOf and oneOf.
+unsigned allowed_types(const Json& schema, const Json& root, int depth, size_t& n_left) {
+    unsigned types = JsonTypes::kAll;
+    if (!schema.is(Json::Kind::object) || depth > kMaxDepth || !spend(1 + schema.keys().size() / 4, n_left))
+        return types;
+    const Json* type = schema.find("type");
+    if (type != nullptr && spend(type->items().size(), n_left)) types &= stated_types(*type);
+    if (const Json* value = schema.find("const")) types &= JsonTypes::of(*value);
+    const Json* ref = schema.find("$ref");
+    const Json* target = ref != nullptr && ref->is(Json::Kind::string) ? follow(root, ref->text(), n_left) : nullptr;
+    if (target != nullptr) types &= allowed_types(*target, root, depth + 1, n_left);
+    for (const char* key : {"allOf", "anyOf", "oneOf", "enum"}) {
+        const Json* list = schema.find(key);
+        if (list == nullptr) continue;
+        const bool all = std::string_view(key) == "allOf", values = std::string_view(key) == "enum";
+        unsigned some = all ? JsonTypes::kAll : 0;
+        for (const Json& s : list->items()) {
+            if (!spend(1, n_left)) return JsonTypes::kAll;
+            const unsigned one = values ? JsonTypes::of(s) : allowed_types(s, root, depth + 1, n_left);
+            some = all ? some & one : some | one;
+        }
+        types &= some;
+    }
+    return types;
 }
 
 }  // namespace chat_parse_impl
+
+unsigned JsonTypes::named(std::string_view name) {
+    static constexpr std::pair<std::string_view, unsigned> kNames[] = {
+        {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger}, {"number", kNumber},
+        {"string", kString}, {"array", kArray},     {"object", kObject},   {"any", kAll}};
+    for (const auto& n : kNames)
+        if (name == n.first) return n.second;
+    return 0;
+}
+
+unsigned JsonTypes::of(const Json& value) {
+    switch (value.kind()) {
+        case Json::Kind::null: return kNull;
+        case Json::Kind::boolean: return kBoolean;
+        case Json::Kind::number: return kNumber;
+        case Json::Kind::string: return kString;
+        case Json::Kind::array: return kArray;
+        case Json::Kind::object: break;
+    }
+    return kObject;
+}
+
+ArgumentType argument_type(const Json* schema, const Json& parameters) {
+    ArgumentType out;
+    if (schema == nullptr) return out;
+    size_t n_left = chat_parse_impl::kMaxSteps;
+    out.types = chat_parse_impl::allowed_types(*schema, parameters, 0, n_left);
+    if (out.types == JsonTypes::kAll) return out;
+    // A list of types with string among them declares a string. Other alternatives to a string are told apart as JSON.
+    const Json* type = schema->find("type");
+    const unsigned stated = type != nullptr ? chat_parse_impl::stated_types(*type) : 0;
+    const unsigned others = out.types & ~(JsonTypes::kString | JsonTypes::kNull);
+    const bool is_text = (out.types & JsonTypes::kString) != 0 && (others == 0 || (stated & JsonTypes::kString) != 0);
+    out.form = !is_text                              ? ArgumentForm::typed
+               : (out.types & JsonTypes::kNull) != 0 ? ArgumentForm::nullable_text
+                                                     : ArgumentForm::text;
+    return out;
+}
 
 ToolSchemas::ToolSchemas(const std::vector<std::string>& tools) {
     for (const std::string& tool : tools) {
@@ -34,34 +118,32 @@ const Json* ToolSchemas::function(std::string_view name) const {
     return nullptr;
 }
 
-const Json* ToolSchemas::type_of(std::string_view tool, std::string_view name) const {
-    const Json* at = function(tool);
-    for (const std::string_view key :
-         {std::string_view("parameters"), std::string_view("properties"), name, std::string_view("type")})
-        if (at != nullptr) at = at->find(key);
-    return at;
+ArgumentType ToolSchemas::type_of(std::string_view tool, std::string_view name) const {
+    const Json* f = function(tool);
+    const Json* parameters = f != nullptr ? f->find("parameters") : nullptr;
+    const Json* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
+    return properties != nullptr ? argument_type(properties->find(name), *parameters) : ArgumentType();
 }
 
 bool ToolSchemas::is_string(std::string_view tool, std::string_view name) const {
-    const Json* type = type_of(tool, name);
-    return chat_parse_impl::declares(type, "string") && !chat_parse_impl::declares(type, "null");
+    return type_of(tool, name).form == ArgumentForm::text;
 }
 
 ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::string_view text) const {
-    using chat_parse_impl::declares;
-    const Json* type = type_of(tool, name);
-    ToolArgument out{std::move(name), std::string(text), false};
+    const auto [form, types] = type_of(tool, name);
     const std::string_view bare = trim_space(text);
+    const auto may_be = [allowed = types](unsigned type) { return (allowed & type) != 0; };
     Json value;
-    if (declares(type, "string") && !(declares(type, "null") && bare == "null")) return out;
-    if (Json::parse(bare).get(value).ok()) {
-        out = argument_of(std::move(out.name), value);
-    } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
-        out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
-    } else if (type != nullptr && bare == "None") {
-        out = ToolArgument{std::move(out.name), "null", true};
-    }
-    return out;
+    if (form == ArgumentForm::text || (form == ArgumentForm::nullable_text && bare != "null" && bare != "None"))
+        return ToolArgument{std::move(name), std::string(text), false};
+    // Some templates show null, true and false as None, True and False, and models write what they see.
+    const bool is_none = bare == "None" && (may_be(JsonTypes::kNull) || !may_be(JsonTypes::kString));
+    if (form != ArgumentForm::any && is_none) return ToolArgument{std::move(name), "null", true};
+    if (form == ArgumentForm::typed && may_be(JsonTypes::kBoolean) && (bare == "True" || bare == "False"))
+        return ToolArgument{std::move(name), bare == "True" ? "true" : "false", true};
+    const bool is_json =
+        Json::parse(bare).get(value).ok() && (may_be(JsonTypes::of(value)) || !may_be(JsonTypes::kString));
+    return is_json ? argument_of(std::move(name), value) : ToolArgument{std::move(name), std::string(text), false};
 }
 
 }  // namespace detail

@@ -18,12 +18,12 @@ class ToolSchemas {
     bool knows(std::string_view tool) const { return function(tool) != nullptr; }
     /// Whether this argument is a string whatever its text is, so that it can be passed on before it ends.
     bool is_string(std::string_view tool, std::string_view name) const;
-    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
+    /// An argument with its type, by its ArgumentForm.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const;
 
   private:
     const Json* function(std::string_view name) const;
-    const Json* type_of(std::string_view tool, std::string_view name) const;
+    ArgumentType type_of(std::string_view tool, std::string_view name) const;
     std::vector<Json> tools_;
 };
 

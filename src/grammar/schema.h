@@ -8,7 +8,7 @@
 // Thread  no shared state.
 // Tests   tests/test_schema.cpp
 #pragma once
-#include "../base/json.h"
+#include "../base/chat.h"
 #include "automaton.h"
 #include "json_number.h"
 #include "regex.h"
@@ -32,20 +32,21 @@ enum class ValuePlace : uint8_t {
     json,           ///< as JSON
     object,         ///< as JSON, objects only
     name,           ///< a member's name: a JSON string without its quotes
-    text,           ///< an argument that is declared a string: as it is
-    nullable_text,  ///< an argument that is declared a string or null: as it is, but `null` is read as null
-    argument,       ///< any other argument: as JSON, or a string as it is if it is no JSON
+    text,           ///< an argument of ArgumentForm::text, and so on: a string as it is
+    nullable_text,  ///< a string as it is, if it is not read as null; null
+    typed,          ///< as JSON, or a string as it is if it is not read as something else
+    argument,       ///< of ArgumentForm::any: as JSON, or a string as it is if it is no JSON
     arguments,      ///< an object as <parameter=NAME> elements
 };
+/// Whether a value may be written as JSON and a string as it is.
+inline bool is_typed(ValuePlace place) { return place == ValuePlace::typed || place == ValuePlace::argument; }
 /// Whether strings are written without quotes and escapes.
 inline bool is_raw(ValuePlace place) {
-    return place == ValuePlace::text || place == ValuePlace::nullable_text || place == ValuePlace::argument;
+    return is_typed(place) || place == ValuePlace::text || place == ValuePlace::nullable_text;
 }
 
 /// What a set of schemas without alternatives says.
-struct TypeFacts {
-    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
-                              kArray = 32, kObject = 64, kAll = 127;
+struct TypeFacts : JsonTypes {
     unsigned types = kAll;
     NumberFacts number;
     uint64_t min_length = 0, max_length = UINT64_MAX;
@@ -215,10 +216,11 @@ class SchemaCompiler {
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     // Of a tool's arguments.
     std::vector<std::string> ends_;
-    ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
-    ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
-    ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
-    ExprId null_text_ = kNoMatch;  ///< texts that a reader takes for null
+    ExprId text_char_ = kNoMatch;    ///< a character that is written as it is
+    ExprId no_end_ = kNoMatch;       ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId not_json_ = kNoMatch;     ///< texts that no reader takes for JSON
+    ExprId python_text_ = kNoMatch;  ///< texts that a reader may take for True, False or None
+    ExprId null_text_ = kNoMatch;    ///< texts that a reader takes for null
     uint32_t any_rule_ = 0;
 };
 

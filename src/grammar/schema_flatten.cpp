@@ -90,7 +90,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     first = first.without(json);
     const ExprId spaces = pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded);
     const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}), spaces);
-    null_text_ = pool_.concat({spaces, pool_.text("null"), spaces});
+    null_text_ = pool_.concat({spaces, pool_.one_of({"null", "None"}), spaces});
+    python_text_ = pool_.concat({spaces, pool_.one_of({"True", "False", "None"}), spaces});
     const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
     not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());
@@ -295,15 +296,8 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
     if (type && gather_type(schema, *type, facts)) types &= facts.types;
     const auto type_of = [](const Json& v) -> unsigned {
         Decimal d;
-        switch (v.kind()) {
-            case Json::Kind::null: return TypeFacts::kNull;
-            case Json::Kind::boolean: return TypeFacts::kBoolean;
-            case Json::Kind::number:
-                return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
-            case Json::Kind::string: return TypeFacts::kString;
-            case Json::Kind::array: return TypeFacts::kArray;
-            default: return TypeFacts::kObject;
-        }
+        if (!v.is(Json::Kind::number)) return JsonTypes::of(v);
+        return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
     };
     if (value) types &= type_of(*value);
     if (values && values->is(Json::Kind::array)) {

@@ -321,17 +321,13 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
         return m;
     }
     m.key = pool_.text("<parameter=" + name + ">\n");
-    // What parse_reply() decides by: the type that the schema of the argument states itself.
+    // What parse_reply() decides by: what the schema of the argument says itself.
     const Json* properties = root_.find("properties");
-    const Json* own = properties ? properties->find(name) : nullptr;
-    const Json* type = own ? own->find("type") : nullptr;
-    const auto declares = [type](const char* name_of_type) {
-        const auto is_it = [&](const Json& t) { return t.is(Json::Kind::string) && t.text() == name_of_type; };
-        return type && (is_it(*type) || std::any_of(type->items().begin(), type->items().end(), is_it));
-    };
-    const ValuePlace place = !declares("string") ? ValuePlace::argument
-                             : declares("null")  ? ValuePlace::nullable_text
-                                                 : ValuePlace::text;
+    const ArgumentForm form = argument_type(properties ? properties->find(name) : nullptr, root_).form;
+    const ValuePlace place = form == ArgumentForm::text            ? ValuePlace::text
+                             : form == ArgumentForm::nullable_text ? ValuePlace::nullable_text
+                             : form == ArgumentForm::typed         ? ValuePlace::typed
+                                                                   : ValuePlace::argument;
     for (const Json* s : schemas)
         if (schema_objects_impl::is_false(s)) return m;
     const ExprId value = pool_.rule(rule_of(std::move(schemas), place));

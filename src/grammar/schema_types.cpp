@@ -84,19 +84,10 @@ bool SchemaCompiler::count(const Json& schema, const std::string& key, const Jso
 }
 
 bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
-    const auto one = [](const std::string& name) -> unsigned {
-        static constexpr std::pair<const char*, unsigned> kNames[] = {
-            {"null", TypeFacts::kNull},     {"boolean", TypeFacts::kBoolean}, {"integer", TypeFacts::kInteger},
-            {"number", TypeFacts::kNumber}, {"string", TypeFacts::kString},   {"array", TypeFacts::kArray},
-            {"object", TypeFacts::kObject}, {"any", TypeFacts::kAll}};
-        for (const auto& n : kNames)
-            if (name == n.first) return n.second;
-        return 0;
-    };
     unsigned types = 0;
     const std::vector<Json> single{value};
     for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
-        const unsigned type = v.is(Json::Kind::string) ? one(v.text()) : 0;
+        const unsigned type = v.is(Json::Kind::string) ? JsonTypes::named(v.text()) : 0;
         if (type == 0)
             return fail_at(Code::bad_argument, schema, "type",
                            say("expected the name of a type, found ", quote(v.dump())));
@@ -261,7 +252,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
     if (f.types & TypeFacts::kNumber) ways.push_back(write_number(f, where));
     if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, place));
-    if ((f.types & TypeFacts::kString) != 0 && place == ValuePlace::argument)
+    if ((f.types & TypeFacts::kString) != 0 && is_typed(place))
         ways.push_back(write_string(f, where, ValuePlace::json));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
@@ -298,7 +289,11 @@ bool SchemaCompiler::has_end(std::string_view text) const {
 /// Adds the text as it is written, unless that is impossible.
 void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
     const bool raw = is_raw(place);
-    if (place == ValuePlace::nullable_text && trim_space(text) == "null") return;
+    const std::string_view bare = trim_space(text);
+    if (place == ValuePlace::nullable_text && (bare == "null" || bare == "None")) return;
+    if (place == ValuePlace::typed && (bare == "True" || bare == "False" || bare == "None")) return;
+    Json json;
+    if (is_typed(place) && Json::parse(bare).get(json).ok()) return;
     if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
@@ -326,12 +321,10 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
         if (!status_.ok()) return kNoMatch;
         if (!fits) continue;
         if (is_string)
-            add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
+            add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
         else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
-        Json other;
-        if (is_string && place == ValuePlace::argument && !Json::parse(trim_space(v->text())).get(other).ok())
-            add_literal(v->text(), place, strings);
+        if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
     ways.push_back(pool_.one_of(std::move(strings)));
     return pool_.choice(std::move(ways));
@@ -436,9 +429,9 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         // A reader takes a carriage return before the last line break for a part of it.
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
-    if (place == ValuePlace::argument) parts.push_back(not_json_);
-    if (place == ValuePlace::nullable_text && (f.types & TypeFacts::kNull) == 0)
-        parts.push_back(pool_.except(null_text_));
+    if (is_typed(place)) parts.push_back(not_json_);
+    if (place == ValuePlace::typed) parts.push_back(pool_.except(python_text_));
+    if (place == ValuePlace::nullable_text) parts.push_back(pool_.except(null_text_));
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
     return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
