@@ -315,14 +315,48 @@ TEST_CASE("tool calls: a string that would be read as null is not written") {
     CHECK(written("name", "null"));
 }
 
+TEST_CASE("tool calls: true, false and null are written as the template shows them") {
+    const std::string tool = R"({"name": "f", "parameters": {"type": "object", "properties": {
+        "flag": {"type": "boolean"}, "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        "one": {"enum": [true, null, "a"]}, "text": {"type": ["string", "null"]},
+        "list": {"type": "array", "items": {"type": "boolean"}}, "free": {}}}})";
+    for (const ChatStyle style : {ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth}) {
+        ToolOptions options;
+        options.style = style;
+        const RulesPtr rules = compile({tool}, options);
+        const auto written = [&](const char* name, const char* value) {
+            const std::string reply = call("f>\n" + argument(name, value));
+            if (!accepts(rules, reply)) return false;
+            ChatRequest again;
+            const ChatReply read = parse_reply(reply, false, {tool}).value();
+            const std::string messages = R"({"messages": [{"role": "user", "content": ""}, )" + to_json(read).value();
+            REQUIRE(ChatRequest::from_json(messages + "]}").get(again).ok());
+            CHECK_MESSAGE(render_chat(again, style).value().text().find(reply) != std::string::npos, reply);
+            return true;
+        };
+        const bool json = style == ChatStyle::qwen36;
+        for (const char* name : {"flag", "maybe", "one"}) {
+            CHECK_MESSAGE(written(name, "true") == json, name);
+            CHECK_MESSAGE(written(name, "True") != json, name);
+        }
+        for (const char* name : {"maybe", "one", "text"}) {
+            CHECK_MESSAGE(written(name, "null") == json, name);
+            CHECK_MESSAGE(written(name, "None") != json, name);
+        }
+        CHECK(written("list", "[true]"));
+        CHECK_FALSE(written("list", "[True]"));
+        CHECK(accepts(rules, call("f>\n" + argument("free", "true"))));
+    }
+}
+
 TEST_CASE("tool calls: every sample is read back and valid") {
     for (const bool controls : {false, true})
         for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required})
-            for (const ChatStyle style : {ChatStyle::qwen36, ChatStyle::chatml}) {
+            for (const ChatStyle style : {ChatStyle::qwen36, ChatStyle::qwen35, ChatStyle::chatml}) {
                 ToolOptions options;
                 options.choice = choice;
                 options.style = style;
-                options.inside_thinking = style == ChatStyle::qwen36;
+                options.inside_thinking = style != ChatStyle::chatml;
                 options.any_order = controls;
                 const Calls calls = check_samples({kWeather, kPlain}, options, controls, kSamples);
                 CHECK(calls.n_call > kSamples / 10);

@@ -68,8 +68,8 @@ class SchemaCompiler {
     /// The whole grammar: a JSON text.
     Status run();
     /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
-    /// these texts, which end an argument or a call.
-    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends);
+    /// these texts, which end an argument or a call. json_values: as writes_json_values().
+    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
     const std::set<std::string>& ignored() const { return ignored_; }
 
@@ -134,6 +134,7 @@ class SchemaCompiler {
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
+    ExprId write_literal(const std::string& json, ValuePlace place);
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
     bool has_end(std::string_view text) const;
@@ -216,6 +217,7 @@ class SchemaCompiler {
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     // Of a tool's arguments.
     std::vector<std::string> ends_;
+    bool json_values_ = true;        ///< an argument is written as true, false or null; else as True, False or None
     ExprId text_char_ = kNoMatch;    ///< a character that is written as it is
     ExprId no_end_ = kNoMatch;       ///< texts without one of ends_; kNoMatch: whatever they are
     ExprId not_json_ = kNoMatch;     ///< texts that no reader takes for JSON

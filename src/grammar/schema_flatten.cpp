@@ -73,8 +73,10 @@ Status SchemaCompiler::compile_rules() {
     return status_;
 }
 
-Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
+Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends,
+                                               bool json_values) {
     ends_ = ends;
+    json_values_ = json_values;
     const uint32_t rule = rule_of({&root_}, place);
     no_end_ = pool_.without(ends);
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);

@@ -248,8 +248,9 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     if (f.has_values) return write_values(flat, f, place);
     std::vector<ExprId> ways;
     if (f.types == TypeFacts::kAll && flat.empty() && place == ValuePlace::json) return any_value();
-    if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
-    if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
+    if (f.types & TypeFacts::kNull) ways.push_back(write_literal("null", place));
+    if (f.types & TypeFacts::kBoolean)
+        ways.push_back(pool_.choice(write_literal("true", place), write_literal("false", place)));
     if (f.types & TypeFacts::kNumber) ways.push_back(write_number(f, where));
     if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, place));
     if ((f.types & TypeFacts::kString) != 0 && is_typed(place))
@@ -322,12 +323,20 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
         if (!fits) continue;
         if (is_string)
             add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
+        else if (v->is(Json::Kind::null) || v->is(Json::Kind::boolean))
+            ways.push_back(write_literal(v->dump(), place));
         else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
         if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
     ways.push_back(pool_.one_of(std::move(strings)));
     return pool_.choice(std::move(ways));
+}
+
+/// An argument is written as the template will show it: the next prompt then begins with the reply as it is.
+ExprId SchemaCompiler::write_literal(const std::string& json, ValuePlace place) {
+    if (json_values_ || (place != ValuePlace::typed && place != ValuePlace::nullable_text)) return pool_.text(json);
+    return pool_.text(json == "null" ? "None" : json == "true" ? "True" : "False");
 }
 
 ExprId SchemaCompiler::write_value(const Json& value) {

@@ -55,7 +55,8 @@ class Writer {
         uint32_t arguments = 0;
         const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
         const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
-        if (const Status s = compiler.run_arguments(place, ends).get(arguments); !s.ok())
+        if (const Status s = compiler.run_arguments(place, ends, writes_json_values(options_.style)).get(arguments);
+            !s.ok())
             return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
         for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
         const ExprId value = pool_.rule(arguments);
@@ -77,7 +78,7 @@ class Writer {
         options.any_order = options_.any_order;
         // A tag in a string of the answer would be read as the beginning of a call.
         SchemaCompiler compiler(rules_, root, options);
-        const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}).get(form_);
+        const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}, true).get(form_);
         return s.ok() ? s : Status(s.code, "answer: " + s.text);
     }
     /// Finishes the rules, which empties those that no text matches.
