@@ -53,6 +53,9 @@ class Forms(Base):
         body = user("x", grammar='root ::= "yes" | "no " [0-9]{3}', temperature=2, seed=1)
         self.assertRegex(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"], r"^(yes|no \d{3})$")
 
+    def test_forbidden_calls_where_the_template_shows_no_tools(self):
+        self.ok(self.server.post(CHAT, user("x", tools=TOOLS, tool_choice="none")))
+
     def test_any_object(self):
         body = user("x", response_format={"type": "json_object"}, max_tokens=60)
         text = self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"]
@@ -92,6 +95,36 @@ class Thinking(Base):
         self.assertEqual(self.ok(self.server.post(CHAT, user(text)))["usage"]["completion_tokens"], 1)
         body = user(text, response_format=FORMAT)
         self.fits(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"])
+
+    def test_forbidden_calls(self):
+        """Biases and a penalty have the model write the pieces of a tag one after the other."""
+        for tag in ("<function=", "<tool_call>"):
+            pieces = self.ok(self.server.post("/tokenize", {"content": tag}))["tokens"]
+            body = user("x", temperature=0, presence_penalty=100, max_tokens=len(pieces),
+                        chat_template_kwargs={"enable_thinking": False},
+                        logit_bias={str(p): 100 - 20 * i for i, p in enumerate(pieces)})
+            free, forbidden = (self.ok(self.server.post(CHAT, {**body, **more}))["choices"][0]["message"]["content"]
+                               for more in ({}, {"tools": TOOLS, "tool_choice": "none"}))
+            self.assertEqual(free, tag)
+            self.assertEqual(forbidden[:len(tag) - 1], tag[:-1])
+            self.assertNotIn(tag, forbidden)
+        body = user("Pump-3", tools=TOOLS, tool_choice="none", thinking_budget_tokens=4, response_format=FORMAT)
+        self.fits(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"])
+
+    def test_forbidden_calls_leave_the_prompt_as_it_is(self):
+        body = user("x", tools=TOOLS)
+        allowed, forbidden = (self.ok(self.server.post("/apply-template", {**body, **more}))["prompt"]
+                              for more in ({}, {"tool_choice": "none"}))
+        self.assertIn("get", allowed)
+        self.assertEqual(forbidden, allowed)
+        one, tools = TOOLS[0]["function"], [{"name": "set", "input_schema": PARAMETERS}]
+        for path, body, none in (
+                ("/v1/messages/count_tokens", {**user("x"), "tools": tools}, {"type": "none"}),
+                ("/v1/responses/input_tokens", {"input": "x", "tools": [{"type": "function", **one}]}, "none")):
+            plain, allowed, forbidden = (self.ok(self.server.post(path, {**body, **more}))["input_tokens"]
+                                         for more in ({"tools": []}, {}, {"tool_choice": none}))
+            self.assertGreater(allowed, plain)
+            self.assertEqual(forbidden, allowed)
 
     def test_demanded_calls(self):
         body = user("Pump-3", tools=TOOLS, thinking_budget_tokens=4)

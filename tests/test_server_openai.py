@@ -465,10 +465,6 @@ class Tools(BaseServer):
         count = self.ok(self.server.post("/v1/responses/input_tokens", body, timeout=20))["input_tokens"]
         self.assertGreater(count, 3 * many)
 
-    def test_no_calls_leaves_the_tools_out(self):
-        prompt = self.ok(self.server.post("/apply-template", user("x", tools=TOOLS, tool_choice="none")))["prompt"]
-        self.assertNotIn("bash", prompt)
-
 
 class ToolLoop(BaseServer):
     """Twenty steps of a tool loop: each computes the rows that were appended, no more."""

@@ -28,6 +28,20 @@ Status ConstraintCache::find(const auspex::Model& model, const std::string& key,
 
 namespace {
 
+/// What may follow the "<" of `tag` in a text, up to the next "<", if it begins like the tag but is not it.
+std::string other_than(const std::string& tag) {
+    std::string rest = std::string("([^<") + tag.back() + "] any)?";
+    for (size_t i = tag.size() - 1; i-- > 2;)
+        rest = std::string("([^<") + tag[i] + "] any | \"" + tag[i] + "\" " + rest + ")?";
+    return std::string("\"") + tag[1] + "\" " + rest;
+}
+
+/// Text in which no call begins, as a grammar.
+std::string text_without_calls() {
+    return "any ::= [^<]*\nroot ::= any (\"<\" ([^<tf] any | " + other_than("<tool_call>") + " | " +
+           other_than("<function=") + ")?)*";
+}
+
 /// The client can mend what the library does not support: its schema.
 Failure refused(const char* what, const Status& s) {
     if (s.ok()) return {};
@@ -37,7 +51,9 @@ Failure refused(const char* what, const Status& s) {
 
 }  // namespace
 
-Failure ConstraintCache::apply(const auspex::Model& model, const ReplyForm& form, GenerationRequest* to) {
+Failure ConstraintCache::apply(const auspex::Model& model, ReplyForm form, GenerationRequest* to) {
+    if (form.no_call && !to->tools.empty() && form.is_free()) form.gbnf = text_without_calls();
+    if (form.no_call) to->tools.clear();
     if (!form.schema.empty() && !form.gbnf.empty())
         return bad_request("both a JSON schema and a grammar are given, expected one of them");
     if (!form.gbnf.empty() && !to->tools.empty())

@@ -20,6 +20,7 @@ struct ReplyForm {
     bool call_required = false;
     std::string call_name;  ///< of the tool that must be called; empty: any
     bool parallel = true;   ///< more than one call
+    bool no_call = false;   ///< the prompt shows the tools, but none may be called
     bool is_free() const { return schema.empty() && gbnf.empty(); }
 };
 
@@ -27,7 +28,7 @@ class ConstraintCache {
   public:
     /// Sets the request's constraint. Failure: a schema or grammar that cannot be enforced, or a demanded call of a
     /// tool that is not offered.
-    Failure apply(const auspex::Model& model, const ReplyForm& form, GenerationRequest* to);
+    Failure apply(const auspex::Model& model, ReplyForm form, GenerationRequest* to);
 
   private:
     struct Entry {

@@ -260,9 +260,9 @@ class MessagesReader {
         inner.boolean("disable_parallel_tool_use", &alone);
         to->form.parallel = !alone;
         to->form.call_required = type == "any" || type == "tool";
-        if (type == "none") to->tools = Json::array();
+        to->form.no_call = type == "none";
         if (type == "tool" && !inner.text("name", &to->form.call_name)) inner.refuse("name", "the name of a tool");
-        if (type != "auto" && type != "none" && !to->form.call_required)
+        if (type != "auto" && !to->form.no_call && !to->form.call_required)
             fields.keep(bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none"));
     }
 

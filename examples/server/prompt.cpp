@@ -121,12 +121,9 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
     const Json* choice = fields.find("tool_choice");
     fields.boolean("parallel_tool_calls", &to->form.parallel);
     if (!choice || *choice == "auto") return;
-    if (*choice == "none") {
-        to->tools = Json::array();
-        return;
-    }
-    to->form.call_required = true;
-    if (*choice == "required") return;
+    to->form.no_call = *choice == "none";
+    to->form.call_required = !to->form.no_call;
+    if (*choice == "none" || *choice == "required") return;
     if (!choice->is_object())
         return fields.keep(
             bad_request("tool_choice is " + dump(*choice) + R"(, expected "auto", "none", "required" or a function)"));
@@ -182,8 +179,11 @@ Failure arrange_messages(Conversation* conversation) {
 
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
+    // Tools that may not be called stay in the prompt, which is computed already. Plain ChatML cannot show any.
+    const auspex::ChatStyle style = engine.model().info().chat_template.style;
+    const bool is_chatml = style == auspex::ChatStyle::chatml || style == auspex::ChatStyle::chatml_no_think;
     Json form = {{"messages", conversation.messages},
-                 {"tools", conversation.tools},
+                 {"tools", is_chatml && conversation.form.no_call ? Json::array() : conversation.tools},
                  {"chat_template_kwargs", conversation.switches}};
     if (defaults.enable_thinking) form["enable_thinking"] = *defaults.enable_thinking;
     if (defaults.preserve_thinking) form["preserve_thinking"] = *defaults.preserve_thinking;
