@@ -118,12 +118,16 @@ class Chat(BaseServer):
                          self.ok(self.server.post("/v1/completions", body))["choices"][0]["text"])
 
     def test_seed_and_several_choices(self):
-        body = user("Hello", max_tokens=8, temperature=1.5, seed=7, top_k=0, top_p=1)
-        one, two = (self.ok(self.server.post(CHAT, {**body, "seed": seed}))["choices"][0] for seed in (7, 8))
+        body = user("Hello and hello", max_tokens=8, temperature=1.5, seed=7, top_k=0, top_p=1)
         both = self.ok(self.server.post(CHAT, {**body, "n": 2}))
+        one, two = (self.ok(self.server.post(CHAT, {**body, "seed": seed}))["choices"][0] for seed in (7, 8))
         self.assertEqual([c["message"]["content"] for c in both["choices"]],
                          [one["message"]["content"], two["message"]["content"]])
-        self.assertEqual(both["usage"]["completion_tokens"], 16)
+        usage, timings = both["usage"], both["timings"]
+        self.assertEqual((usage["completion_tokens"], timings["predicted_n"]), (16, 16))
+        n_cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreater(timings["prompt_n"], 1)  # the first choice computes it
+        self.assertEqual((timings["cache_n"], timings["prompt_n"]), (n_cached, usage["prompt_tokens"] - n_cached))
         events = self.server.stream(CHAT, {**body, "n": 2})
         self.assertEqual([joined(events, i)[0]["content"] for i in (0, 1)],
                          [c["message"]["content"] for c in both["choices"]])

@@ -61,7 +61,7 @@ class ChatProtocol final : public Protocol {
             Json chunk = head_;
             chunk["choices"] = Json::array();
             chunk["usage"] = usage_json(choices);
-            chunk["timings"] = timings_json(choices.back().usage);
+            chunk["timings"] = timings_json(total_usage(choices));
             write_data(chunk);
         }
         out_ += "data: [DONE]\n\n";
@@ -81,7 +81,7 @@ class ChatProtocol final : public Protocol {
                                       {"logprobs", c.logprobs.empty() ? Json() : chat_logprobs(c.logprobs)}});
         }
         all["usage"] = usage_json(choices);
-        all["timings"] = timings_json(choices.back().usage);
+        all["timings"] = timings_json(total_usage(choices));
         return all;
     }
 

@@ -30,7 +30,7 @@ class TextProtocol final : public Protocol {
             Json all = head_;
             all["choices"] = Json::array();
             all["usage"] = usage_json(choices);
-            all["timings"] = timings_json(choices.back().usage);
+            all["timings"] = timings_json(total_usage(choices));
             write_data(all);
         }
         out_ += "data: [DONE]\n\n";
@@ -48,7 +48,7 @@ class TextProtocol final : public Protocol {
             if (!c.logprobs.empty()) all["choices"].back()["logprobs"] = text_logprobs(c.logprobs, &n_character);
         }
         all["usage"] = usage_json(choices);
-        all["timings"] = timings_json(choices.back().usage);
+        all["timings"] = timings_json(total_usage(choices));
         return all;
     }
 

@@ -206,14 +206,31 @@ const char* finish_name(const Choice& choice) {
     return choice.calls.empty() ? "stop" : "tool_calls";
 }
 
+Usage total_usage(const std::vector<Choice>& choices) {
+    Usage all;
+    for (const Choice& c : choices) {
+        const Usage& u = c.usage;
+        if (&c == choices.data()) {
+            all = u;
+            continue;
+        }
+        all.n_predicted += u.n_predicted;
+        all.predicted_s += u.predicted_s;
+        all.n_cycle += u.n_cycle;
+        for (uint32_t i = 0; i < auspex::kMaxDraft; ++i)
+            all.drafted[i] += u.drafted[i], all.accepted[i] += u.accepted[i];
+    }
+    return all;
+}
+
 Json usage_json(const std::vector<Choice>& choices) {
-    size_t n_prompt = 0, n_cached = 0, n_predicted = 0, n_reasoning = 0;
-    if (!choices.empty()) n_prompt = choices[0].usage.n_prompt, n_cached = choices[0].usage.n_cached;
-    for (const Choice& c : choices) n_predicted += c.usage.n_predicted, n_reasoning += c.n_reasoning;
-    return {{"completion_tokens", n_predicted},
-            {"prompt_tokens", n_prompt},
-            {"total_tokens", n_prompt + n_predicted},
-            {"prompt_tokens_details", {{"cached_tokens", n_cached}}},
+    const Usage all = total_usage(choices);
+    size_t n_reasoning = 0;
+    for (const Choice& c : choices) n_reasoning += c.n_reasoning;
+    return {{"completion_tokens", all.n_predicted},
+            {"prompt_tokens", all.n_prompt},
+            {"total_tokens", all.n_prompt + all.n_predicted},
+            {"prompt_tokens_details", {{"cached_tokens", all.n_cached}}},
             {"completion_tokens_details", {{"reasoning_tokens", n_reasoning}}}};
 }
 

@@ -63,6 +63,8 @@ HttpAnswer json_answer(const Json& json, int status = 200);
 const char* finish_name(const Choice& choice);
 /// {"completion_tokens", "prompt_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
 Json usage_json(const std::vector<Choice>& choices);
+/// Of all choices together: the prompt is that of the first one, which computed it.
+Usage total_usage(const std::vector<Choice>& choices);
 /// cache_n, prompt_n, prompt_ms, ..., with drafting draft_n and draft_n_accepted.
 Json timings_json(const Usage& usage);
 
