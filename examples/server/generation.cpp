@@ -84,10 +84,14 @@ class Generation::Reply {
         const double start = cli::now();
         auspex::SyncReport synced;
         Status s = worker_.call([&] { return session_.sync(ids_, request_.marks).get(synced); });
-        if (!s.ok()) return s;
+        usage_.prompt_s = cli::now() - start;
+        if (!s.ok()) {  // the client left, for example: what was computed until then counts
+            usage_.n_prompt = session_.stats().rows_prefilled;
+            usage_.reuse = "not to the end of the prompt";
+            return s;
+        }
         usage_.n_prompt = ids_.size();
         usage_.n_cached = std::min(synced.rows_reused, ids_.size());
-        usage_.prompt_s = cli::now() - start;
         usage_.reuse = synced.text;
         push(GenerationEvent::Kind::prompt);
         start_ = cli::now();
