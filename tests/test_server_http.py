@@ -174,6 +174,13 @@ class Access(unittest.TestCase):
         finally:
             self.assertEqual(server.stop()[0], 0)
 
+    def test_no_memory_for_checkpoints(self):
+        server = Server("--ctx", 256, "--cache", 0)
+        try:
+            self.assertEqual(server.post(CHAT, HELLO).status, 200)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
     def test_refused_options(self):
         for options, words in ((["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "65535"),
                                (["--api-key", "a%b"], "--api-key"), (["--api-key", ""], "--api-key"),
@@ -181,6 +188,7 @@ class Access(unittest.TestCase):
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
+                               (["--cache", "1K"], "--cache 1K: checkpoint_bytes is 1024"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
             free = [] if "--port" in options else ["--port", "0"]
             r = subprocess.run([SERVER, *free, "--device", "cpu", *options], capture_output=True, timeout=60)

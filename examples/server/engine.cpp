@@ -36,10 +36,15 @@ Status Engine::load() {
                                               std::to_string(trained) + ", what the model was trained for");
     o.n_context = options_.n_context ? static_cast<uint32_t>(options_.n_context) : std::min(trained, kContext);
     o.run_ahead = 1;  // a GPU does not wait for this thread between two cycles
-    if (!options_.cache.empty()) s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
+    if (options_.cache == "0")
+        o.checkpoint_bytes = 0;
+    else if (!options_.cache.empty())
+        s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
     if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
     if (s.ok()) s = cli::choose_window(options_.window, &o);
-    return s.ok() ? create_session() : s;
+    if (s.ok()) s = create_session();
+    if (s.text.compare(0, 16, "checkpoint_bytes") == 0) s.text = "--cache " + options_.cache + ": " + s.text;
+    return s;
 }
 
 Status Engine::create_session() {

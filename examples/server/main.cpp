@@ -215,7 +215,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
         ->allow_extra_args(false);
     app.add_option("--alias", o.alias, "The model's name for clients (default: the name of its file)");
     app.add_option("--ctx", o.engine.n_context, "Rows of context (default: 32768, or what the model was trained for)");
-    app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G");
+    app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G; 0: none");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
     app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request")
