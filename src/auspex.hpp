@@ -269,6 +269,10 @@ struct ChatTemplate {
           preserve_thinking(false),
           has_preserve_thinking(of >= ChatStyle::qwen36),
           json_values(of != ChatStyle::qwen35 && of != ChatStyle::qwen36_unsloth) {}
+    /// Shows tools, and an assistant's calls; plain ChatML shows neither.
+    constexpr bool has_tools() const noexcept {
+        return style != ChatStyle::chatml && style != ChatStyle::chatml_no_think;
+    }
 };
 
 struct ModelInfo {
@@ -616,7 +620,8 @@ enum class ToolChoice {
     required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
-    ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object
+    /// How calls are written: Qwen's elements; with ChatML a JSON object. ModelInfo::chat_template has the model's.
+    ChatTemplate chat_template = ChatStyle::qwen36;
     ToolChoice choice = ToolChoice::automatic;
     std::string name;              ///< unless empty, calls are of this tool only
     bool inside_thinking = false;  ///< as in ChatPrompt

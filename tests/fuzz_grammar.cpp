@@ -86,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (kind == 4) {
         ToolOptions options;
         options.choice = grammar.size() % 2 == 0 ? ToolChoice::automatic : ToolChoice::required;
-        options.style = data[0] % 2 == 0 ? ChatStyle::qwen36 : ChatStyle::chatml;
+        options.chat_template = data[0] % 2 == 0 ? ChatStyle::qwen36 : ChatStyle::chatml;
         options.ignore_unsupported = true;
         const std::string tool = "{\"name\": \"f\", \"parameters\": " + std::string(grammar) + "}";
         check_rules(rules_from_tools({tool}, options), text.empty() ? grammar : text, vocab);

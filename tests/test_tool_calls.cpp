@@ -233,19 +233,19 @@ TEST_CASE("tool calls: text, one call, several") {
                                     "<think>\nhm</think>\n\n" + good, "</think>" + good})
         CHECK_MESSAGE(!accepts(required, text), text);
     ToolOptions itself = one;  // its prompt leaves the thinking to the model
-    itself.style = ChatStyle::chatml;
+    itself.chat_template = ChatStyle::chatml;
     const RulesPtr thinks = compile({kPlain}, itself);
     const std::string stop = "<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>";
     CHECK(accepts(thinks, stop));
     CHECK(accepts(thinks, "<think>hm</think>\n\n" + stop));
     CHECK(!accepts(thinks, "<think>hm</think>\n\nSo:\n" + stop));
-    itself.style = ChatStyle::chatml_no_think;
+    itself.chat_template = ChatStyle::chatml_no_think;
     CHECK(!accepts(compile({kPlain}, itself), "<think>hm</think>\n\n" + stop));
     one.name = "stop";
     one.inside_thinking = true;
     CHECK(accepts(compile({kWeather, kPlain}, one), "let me <tool_call>\n</think>\n\n" + call("stop>\n")));
     CHECK(!accepts(compile({kWeather, kPlain}, one), "</think>" + good));
-    one.style = ChatStyle::chatml;
+    one.chat_template = ChatStyle::chatml;
     one.name = "get_weather";
     CHECK(accepts(compile({kWeather}, one), R"(</think><tool_call>)"
                                             "\n"
@@ -322,7 +322,7 @@ TEST_CASE("tool calls: true, false and null are written as the template shows th
         "list": {"type": "array", "items": {"type": "boolean"}}, "free": {}}}})";
     for (const ChatStyle style : {ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth}) {
         ToolOptions options;
-        options.style = style;
+        options.chat_template = style;
         const RulesPtr rules = compile({tool}, options);
         const auto written = [&](const char* name, const char* value) {
             const std::string reply = call("f>\n" + argument(name, value));
@@ -355,7 +355,7 @@ TEST_CASE("tool calls: every sample is read back and valid") {
             for (const ChatStyle style : {ChatStyle::qwen36, ChatStyle::qwen35, ChatStyle::chatml}) {
                 ToolOptions options;
                 options.choice = choice;
-                options.style = style;
+                options.chat_template = style;
                 options.inside_thinking = style != ChatStyle::chatml;
                 options.any_order = controls;
                 const Calls calls = check_samples({kWeather, kPlain}, options, controls, kSamples);
@@ -397,7 +397,7 @@ TEST_CASE("tool calls: errors name the tool") {
     has(error({}), "expected 1 to 256 tools");
     for (const int value : {-1, 9}) {
         ToolOptions options;
-        options.style = static_cast<ChatStyle>(value);
+        options.chat_template = static_cast<ChatStyle>(value);
         has(error({kPlain}, options), "expected a value of ChatStyle");
         options = {};
         options.choice = static_cast<ToolChoice>(value);

@@ -48,7 +48,7 @@ Result<Grammar> read_grammar(const Json& json, std::vector<std::string>& tools) 
     ToolOptions options;
     options.choice = ToolChoice::required;
     options.parallel = false;  // the demo model would go on with calls
-    if (style && style->text() == "chatml") options.style = ChatStyle::chatml_no_think;
+    if (style && style->text() == "chatml") options.chat_template = ChatStyle::chatml_no_think;
     return Grammar::from_tools(tools, options);
 }
 

@@ -48,11 +48,6 @@ const char kHelp[] =
     "  /quit           leave; so does the end of input\n"
     "  A line that ends in \\ continues in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
 
-/// Whether a template of this style can render an assistant's tool calls.
-bool has_tool_calls(auspex::ChatStyle style) {
-    return style != auspex::ChatStyle::chatml && style != auspex::ChatStyle::chatml_no_think;
-}
-
 /// The conversation and the session that follows it.
 class Chat {
   public:
@@ -279,7 +274,7 @@ class Chat {
         auspex::Constraint& constraint = constraints_[prompt.inside_thinking ? 1 : 0];
         if (!constraint) {
             auspex::Grammar grammar;
-            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_template.style,
+            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_template,
                                     prompt.inside_thinking, &grammar);
             if (s.ok()) s = auspex::Constraint::create(on_.model, grammar).get(constraint);
             if (!s.ok()) return s;
@@ -321,7 +316,7 @@ class Chat {
         s = auspex::parse_reply(made.text, prompt.inside_thinking, request_.tools).get(taken);
         if (!s.ok()) return s;
         thought_ = !taken.thinking.empty();
-        if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_template.style)) {
+        if (!taken.tool_calls.empty() && !on_.model.info().chat_template.has_tools()) {
             answer->content = made.text;  // no tool was offered, so this is text that looks like a call
             return {};
         }

@@ -71,7 +71,7 @@ Failure ConstraintCache::apply(const auspex::Model& model, ReplyForm form, Gener
     }
     if (to->tools.empty()) return {};
     auspex::ToolOptions o;
-    o.style = model.info().chat_template.style;
+    o.chat_template = model.info().chat_template;
     o.choice = form.call_required ? auspex::ToolChoice::required : auspex::ToolChoice::automatic;
     o.name = form.call_name;
     o.inside_thinking = to->inside_thinking;

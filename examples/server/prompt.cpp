@@ -180,10 +180,9 @@ Failure arrange_messages(Conversation* conversation) {
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
     // Tools that may not be called stay in the prompt, which is computed already. Plain ChatML cannot show any.
-    const auspex::ChatStyle style = engine.model().info().chat_template.style;
-    const bool is_chatml = style == auspex::ChatStyle::chatml || style == auspex::ChatStyle::chatml_no_think;
+    const bool shown = engine.model().info().chat_template.has_tools() || !conversation.form.no_call;
     Json form = {{"messages", conversation.messages},
-                 {"tools", is_chatml && conversation.form.no_call ? Json::array() : conversation.tools},
+                 {"tools", shown ? conversation.tools : Json::array()},
                  {"chat_template_kwargs", conversation.switches}};
     if (defaults.enable_thinking) form["enable_thinking"] = *defaults.enable_thinking;
     if (defaults.preserve_thinking) form["preserve_thinking"] = *defaults.preserve_thinking;

@@ -25,12 +25,6 @@ inline ToolArgument argument_of(std::string name, const Json& value) {
     return ToolArgument{std::move(name), plain ? value.text() : value.dump(Json::Numbers::written), !plain};
 }
 
-/// Whether the template shows true, false and null as JSON where they are arguments of a call; else it shows them as
-/// Python does: True, False, None.
-inline bool writes_json_values(ChatStyle style) {
-    return style != ChatStyle::qwen35 && style != ChatStyle::qwen36_unsloth;
-}
-
 /// Types of JSON values, as bits of a set.
 struct JsonTypes {
     static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,

@@ -56,7 +56,7 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         auspex::ChatRequest request;
         AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
         auspex::ToolOptions to;
-        to.style = model->model.info().chat_template.style;
+        to.chat_template = model->model.info().chat_template;
         if (from.required != 0) to.choice = auspex::ToolChoice::required;
         if (from.tool != nullptr) to.name = from.tool;
         to.inside_thinking = from.inside_thinking != 0;

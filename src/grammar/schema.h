@@ -68,7 +68,7 @@ class SchemaCompiler {
     /// The whole grammar: a JSON text.
     Status run();
     /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
-    /// these texts, which end an argument or a call. json_values: as writes_json_values().
+    /// these texts, which end an argument or a call. json_values: ChatTemplate::json_values.
     Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
     const std::set<std::string>& ignored() const { return ignored_; }

@@ -41,10 +41,7 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
 class Writer {
   public:
     Writer(Rules& rules, const ToolOptions& options)
-        : rules_(rules),
-          pool_(rules.pool),
-          options_(options),
-          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {}
+        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.has_tools()) {}
 
     Status add_tool(const Tool& tool) {
         AUSPEX_TRY(takes_object(tool));
@@ -55,7 +52,7 @@ class Writer {
         uint32_t arguments = 0;
         const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
         const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
-        if (const Status s = compiler.run_arguments(place, ends, writes_json_values(options_.style)).get(arguments);
+        if (const Status s = compiler.run_arguments(place, ends, options_.chat_template.json_values).get(arguments);
             !s.ok())
             return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
         for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
@@ -106,7 +103,7 @@ class Writer {
         }
         // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
         // closed the thinking, a required call or an answer in a form comes at once.
-        const bool may_think = is_free() || options_.style == ChatStyle::chatml;
+        const bool may_think = is_free() || options_.chat_template.style == ChatStyle::chatml;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
@@ -185,8 +182,9 @@ class Writer {
 Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
-    if (options.style < ChatStyle::chatml || options.style > ChatStyle::qwen36_unsloth)
-        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(options.style),
+    const ChatStyle style = options.chat_template.style;
+    if (style < ChatStyle::chatml || style > ChatStyle::qwen36_unsloth)
+        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(style),
                     ", expected a value of ChatStyle; ModelInfo::chat_template has the model's");
     if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
         return fail(Code::bad_argument, "the choice of tools is ", static_cast<int>(options.choice),
