@@ -1,5 +1,7 @@
 // tests/constraint_rig: constraints, and texts under them, for the tests of both back ends.
 #pragma once
+#include <cmath>
+
 #include "draft_rig.h"
 #include "draft_sources.h"
 
@@ -65,6 +67,19 @@ inline std::string text_of(const Model& model, Span<const Token> ids) {
     const auto text = model.decode(ids, {});
     REQUIRE(text.ok());
     return text.value();
+}
+
+/// The logits are those of `other`, which reads the same text.
+inline void check_logits(Session& session, Session& other) {
+    const std::vector<Token> text = history(session);
+    sync(other, {});
+    sync(other, text);
+    const auto a = session.logits(), b = other.logits();
+    REQUIRE_MESSAGE(a.ok(), a.status().message());
+    REQUIRE_MESSAGE(b.ok(), b.status().message());
+    float gap = 0;
+    for (size_t i = 0; i < a.value().size(); ++i) gap = std::max(gap, std::fabs(a.value()[i] - b.value()[i]));
+    CHECK(gap < 0.1f);
 }
 
 /// Grammars whose texts are short, long, nearly free, and forced for the most part.

@@ -329,6 +329,27 @@ TEST_CASE("a constraint that cannot go on is an error after the tokens before it
     }
 }
 
+TEST_CASE("after a constraint that cannot go on tokens can be taken back, at every depth") {
+    const Tiny tiny;
+    const Constraint c = rule(tiny.model, [](Span<const Token> text, Token id) { return text.size() < 6 && id < 256; });
+    const std::vector<Token> prompt = tiny_ids(10, 2), plain = text_with(tiny.model, {}, prompt, 6, constrained(c));
+    for (const int depth : {0, 2, 8})
+        for (const size_t n_back : {size_t{1}, size_t{2}, size_t{4}}) {
+            CAPTURE(depth);
+            CAPTURE(n_back);
+            Setup taught = with(depth > 2 ? Draft::mtp : Draft::lookup, depth);
+            if (depth == 2) taught.text_source.reset(new Truth(join(prompt, plain)));
+            Session session = draft_rig::open(tiny.model, std::move(taught)), other = draft_rig::open(tiny.model, {});
+            sync(session, prompt);
+            while (session.next(constrained(c)).ok()) {
+            }
+            REQUIRE(history(session) == join(prompt, plain));
+            sync(session, join(prompt, first(plain, plain.size() - n_back)));
+            check_logits(session, other);
+            CHECK(more(session, 1)[0] == more(other, 1)[0]);
+        }
+}
+
 TEST_CASE("constraints that do not fit are refused with what to do") {
     const Tiny tiny;
     const Model model = tiny.model;

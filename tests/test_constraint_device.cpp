@@ -224,4 +224,27 @@ TEST_CASE("a constraint that cannot go on is an error after the tokens before it
     }
 }
 
+TEST_CASE("after a constraint that cannot go on tokens can be taken back, in the device loop, too") {
+    if (!device()) return;
+    Rig rig;
+    // The first token, and two cycles of three.
+    const Constraint c = rule(rig.model, [](Span<const Token> text, Token id) { return text.size() < 7 && id < 256; });
+    Session& s = rig.device;
+    for (const int depth : {0, 2})
+        for (const size_t n_back : {size_t{1}, size_t{2}, size_t{4}}) {
+            CAPTURE(depth);
+            CAPTURE(n_back);
+            sync(s, {});
+            sync(s, tiny_ids(12, 3));
+            REQUIRE(s.set_draft_depth(depth).ok());
+            tools::set_acceptance(s, 1);
+            while (s.next(constrained(c)).ok()) {
+            }
+            tools::set_acceptance(s, 0);
+            REQUIRE(s.history().size() == 19);
+            sync(s, history(s, 19 - n_back));
+            check_logits(s, rig.host);
+        }
+}
+
 #endif  // AUSPEX_NO_VULKAN

@@ -176,13 +176,25 @@ DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
     return seen;
 }
 
+/// A cycle overwrote the hidden rows of the one before it, and n of its rows are history.
+void DeviceDecoder::ran(size_t n) {
+    const size_t first = p_.timeline.n_row();
+    if (drafts_)
+        p_.cache.ran_on_device(first, n);
+    else
+        p_.cache.ran(first, n, true);
+    p_.trunk.ran_on_device(n);
+}
+
 /// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again. why: returned where
 /// none does.
 Status DeviceDecoder::cut(size_t n_kept, Status why, size_t* n) {
     p_.context.commit(static_cast<uint32_t>(n_kept));
     running_ = ended_ = false;
     *n = n_kept;
-    return n_kept > 0 ? Status() : why;
+    if (n_kept > 0) return {};
+    ran(0);
+    return why;
 }
 
 /// Lets the constraint go on by the tokens of a cycle; where it refuses one, that row is sampled again. The rows after
@@ -221,7 +233,7 @@ Status DeviceDecoder::take() {
     Token tokens[kMaxTentative];
     std::copy(c.tokens.begin(), c.tokens.end(), tokens);
     size_t n = c.tokens.size();
-    const size_t size = p_.timeline.size(), first = p_.timeline.n_row();
+    const size_t size = p_.timeline.size();
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
@@ -235,11 +247,7 @@ Status DeviceDecoder::take() {
     if (p_.constrained.on()) AUSPEX_TRY(constrain(&c, tokens, &n));
     seen.accepted = c.n_accept;
     for (size_t i = 0; i < n; ++i) p_.timeline.append(tokens[i]);
-    if (drafts_)
-        p_.cache.ran_on_device(first, n);
-    else
-        p_.cache.ran(first, n, true);
-    p_.trunk.ran_on_device(n);
+    ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
     p_.learn_from_text(sampling_, &seen);

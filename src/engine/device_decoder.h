@@ -41,6 +41,7 @@ class DeviceDecoder : public Decoder {
     Status take();
     Status constrain(Cycle* c, Token* tokens, size_t* n);
     Status cut(size_t n_kept, Status why, size_t* n);
+    void ran(size_t n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
     uint32_t likely_depth(uint32_t depth) const;
     DraftCycle measure(const Cycle& c, double* us);

@@ -142,7 +142,10 @@ void Trunk::commit(uint32_t n) {
     i_logit_ = n - 1;
 }
 
-void Trunk::discard() { context_.commit(0); }
+void Trunk::discard() {
+    context_.commit(0);
+    cache_.ran(timeline_.n_row(), 0, true);  // the step has overwritten the hidden rows of the one before
+}
 
 void Trunk::ran_on_device(size_t n) {
     marks_->wrote(timeline_.n_row(), timeline_.n_row() + n + kMaxTentative);  // and rows that it discarded
