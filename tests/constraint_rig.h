@@ -82,6 +82,36 @@ inline void check_logits(Session& session, Session& other) {
     CHECK(gap < 0.1f);
 }
 
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+/// A rule that throws when it is asked in a cycle leaves through next(), and the text goes on as if it had not.
+/// session: drafts from the text, at a depth above 0.
+inline void check_throwing_rule(const Model& model, Session& session, Session& other) {
+    int until = -1;  // how often it answers before it throws
+    const Sampling how = constrained(rule(model, [&](Span<const Token> text, Token id) {
+        if (until >= 0 && until-- == 0) throw 1;
+        return id < 256 && (text.size() % 3 != 2 || id % 7 == 3);
+    }));
+    const std::vector<Token> prompt = tiny_ids(20, 5);
+    sync(other, prompt);
+    const std::vector<Token> whole = join(prompt, generated(other, model, how, 24));
+    session.impl()->sources.text.reset(new Truth(whole));
+    for (const int n : {0, 1, 2, 3, 9, 60}) {
+        CAPTURE(n);
+        sync(session, {});
+        sync(session, prompt);
+        more(session, 2, how);
+        const std::vector<Token> before = history(session);
+        until = n;
+        CHECK_THROWS((void)session.next(how).ok());
+        until = -1;
+        CHECK(history(session) == before);
+        if (n % 2 == 1) check_logits(session, other);
+        grow(session, whole.size(), how);
+        CHECK(history(session, whole.size()) == whole);
+    }
+}
+#endif
+
 /// Grammars whose texts are short, long, nearly free, and forced for the most part.
 inline std::vector<Constraint> constraints(const Model& model) {
     return {gbnf(model, "root ::= \"yes\" | \"no\" | \"never\""),

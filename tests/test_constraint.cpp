@@ -350,6 +350,37 @@ TEST_CASE("after a constraint that cannot go on tokens can be taken back, at eve
         }
 }
 
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+TEST_CASE("a rule that throws leaves through the call, and the text goes on as if it had not") {
+    const Tiny tiny;
+    for (const int depth : {1, 4}) {
+        CAPTURE(depth);
+        Session session = draft_rig::open(tiny.model, with(Draft::lookup, depth)),
+                other = draft_rig::open(tiny.model, {});
+        check_throwing_rule(tiny.model, session, other);
+    }
+    int until = -1;
+    Constraint c;
+    const TextRule letters = [&](std::string_view text, bool complete) {
+        if (until >= 0 && until-- == 0) throw std::bad_alloc();
+        return !complete && std::all_of(text.begin(), text.end(), [](char b) { return b >= 'a' && b <= 'h'; });
+    };
+    REQUIRE(Constraint::create(tiny.model, letters).get(c).ok());
+    const std::vector<Token> prompt = tiny_ids(10, 2), plain = text_with(tiny.model, {}, prompt, 12, constrained(c));
+    Session session = draft_rig::open(tiny.model, {});
+    sync(session, prompt);
+    for (until = 0; session.history().size() < 22; until = session.history().size() % 3 == 0 ? 2 : 0) {
+        const std::vector<Token> before = history(session);
+        const Status s = session.next(constrained(c)).status();
+        CHECK((s.ok() || s.code == Code::out_of_memory));
+        until = -1;
+        if (!s.ok()) CHECK(history(session) == before);
+        more(session, 1, constrained(c));
+    }
+    CHECK(history(session, 22) == join(prompt, plain));
+}
+#endif
+
 TEST_CASE("constraints that do not fit are refused with what to do") {
     const Tiny tiny;
     const Model model = tiny.model;

@@ -247,4 +247,15 @@ TEST_CASE("after a constraint that cannot go on tokens can be taken back, in the
         }
 }
 
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+TEST_CASE("a rule that throws leaves through the call, and the device loop goes on as if it had not") {
+    if (!device()) return;
+    for (const Draft source : {Draft::lookup, Draft::mtp_lookup}) {
+        Rig rig(0, source);
+        REQUIRE(rig.device.set_draft_depth(4).ok());
+        check_throwing_rule(rig.model, rig.device, rig.host);
+    }
+}
+#endif
+
 #endif  // AUSPEX_NO_VULKAN

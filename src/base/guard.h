@@ -1,6 +1,6 @@
 // base/guard: what the standard library throws when memory or threads run out becomes a Status at the public boundary.
 //
-// Owns    the function-try-blocks that stand around each public function.
+// Owns    the function-try-blocks that stand around each public function; Undo, for what an exception leaves half done.
 // Thread  none of its own.
 // Test    tests/test_fault.cpp: every allocation and thread start fails in turn.
 #pragma once
@@ -35,6 +35,23 @@ namespace detail {
 
 /// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
 Status status_of_exception();
+
+/// Calls `undo` at the end of its scope, also where an exception ends it, unless keep() was called.
+template <class F>
+class Undo {
+  public:
+    explicit Undo(F undo) : undo_(std::move(undo)) {}
+    ~Undo() {
+        if (!kept_) undo_();
+    }
+    Undo(const Undo&) = delete;
+    Undo& operator=(const Undo&) = delete;
+    void keep() { kept_ = true; }
+
+  private:
+    F undo_;
+    bool kept_ = false;
+};
 
 /// bad_argument for a method of a handle that was never filled.
 Status empty_handle(const char* handle, const char* make);

@@ -59,12 +59,11 @@ class TextRuleText : public TextState {
         const VocabTrie::Piece& piece = vocab_->piece(id);
         if (!piece.end && (!piece.text || piece.bytes.empty())) return false;
         const size_t size = text_.size();
+        Undo undo([&] { text_.resize(size); });  // also where the rule throws
         if (!piece.end) text_ += piece.bytes;
-        if (!rule_(text_, piece.end)) {
-            text_.resize(size);
-            return false;
-        }
+        if (!rule_(text_, piece.end)) return false;
         sizes_.push_back(size);
+        undo.keep();
         ended_ = piece.end;
         return true;
     }

@@ -9,6 +9,7 @@
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
 #pragma once
+#include "../base/guard.h"
 #include "constraint.h"
 #include "depth_control.h"
 #include "trunk.h"

@@ -186,41 +186,35 @@ void DeviceDecoder::ran(size_t n) {
     p_.trunk.ran_on_device(n);
 }
 
-/// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again. why: returned where
-/// none does.
-Status DeviceDecoder::cut(size_t n_kept, Status why, size_t* n) {
+/// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again.
+void DeviceDecoder::cut(size_t n_kept) {
     p_.context.commit(static_cast<uint32_t>(n_kept));
     running_ = ended_ = false;
-    *n = n_kept;
-    if (n_kept > 0) return {};
-    ran(0);
-    return why;
+}
+
+/// The token after a row, of those that the constraint allows; the loop goes on from there.
+Status DeviceDecoder::sample_again(uint32_t row, Token* token) {
+    Span<const uint32_t> allowed;
+    AUSPEX_TRY(p_.constrained.mask().get(allowed));
+    Cycle again;
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); }));
+    *token = again.tokens[0];
+    ended_ = again.done;
+    return p_.constrained.accept_masked(*token);
 }
 
 /// Lets the constraint go on by the tokens of a cycle; where it refuses one, that row is sampled again. The rows after
-/// it stand where that gives the draft that they were computed with.
+/// it stand where that gives the draft that they were computed with. errors: no token stands.
 Status DeviceDecoder::constrain(Cycle* c, Token* tokens, size_t* n) {
-    size_t i = 0;
+    uint32_t i = 0;
     while (i < *n && p_.constrained.accept(tokens[i])) ++i;
     for (bool stands = i < *n; stands; ++i) {
-        const uint32_t row = static_cast<uint32_t>(i);
-        Span<const uint32_t> allowed;
-        Status s = p_.constrained.mask().get(allowed);
-        c->n_accept = i > 0 ? row - 1 : 0;
-        if (!s.ok()) return cut(i, std::move(s), n);
-        Cycle again;
-        s = p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); });
-        if (!s.ok()) {
-            p_.constrained.rollback(i);
-            return s;
-        }
-        tokens[i] = again.tokens[0];
-        s = p_.constrained.accept_masked(tokens[i]);
-        if (!s.ok()) return cut(i, std::move(s), n);
-        c->n_accept = row;
-        ended_ = again.done;
-        *n = i + 1;
-        stands = !ended_ && row < n_given_ && tokens[i] == given_[row];
+        const Status s = sample_again(i, &tokens[i]);
+        if (!s.ok() && (i == 0 || s.code != Code::bad_argument)) return s;
+        *n = s.ok() ? i + 1 : i;  // the next call says why there are no more
+        c->n_accept = static_cast<uint32_t>(*n) - 1;
+        if (!s.ok()) cut(i);
+        stands = s.ok() && !ended_ && i < n_given_ && tokens[i] == given_[i];
     }
     return {};
 }
@@ -244,7 +238,16 @@ Status DeviceDecoder::take() {
     first_queued_ = (first_queued_ + 1) % kMaxQueued;
     --n_queued_;
     if (n == 0) return {};
-    if (p_.constrained.on()) AUSPEX_TRY(constrain(&c, tokens, &n));
+    if (p_.constrained.on()) {
+        const size_t n_text = p_.constrained.n_token();
+        Undo undo([&] {
+            p_.constrained.rollback(p_.constrained.n_token() - n_text);
+            cut(0);
+            ran(0);
+        });
+        AUSPEX_TRY(constrain(&c, tokens, &n));
+        undo.keep();
+    }
     seen.accepted = c.n_accept;
     for (size_t i = 0; i < n; ++i) p_.timeline.append(tokens[i]);
     ran(n);

@@ -40,7 +40,8 @@ class DeviceDecoder : public Decoder {
     Status queue(const Sampling& sampling);
     Status take();
     Status constrain(Cycle* c, Token* tokens, size_t* n);
-    Status cut(size_t n_kept, Status why, size_t* n);
+    Status sample_again(uint32_t row, Token* token);
+    void cut(size_t n_kept);
     void ran(size_t n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
     uint32_t likely_depth(uint32_t depth) const;

@@ -58,7 +58,6 @@ Result<Token> HostDecoder::sample(uint32_t i, Token guess, const Sampling& sampl
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
-    const size_t first = p_.timeline.size();
     *n_right = 0;
     for (uint32_t i = 0;; ++i) {
         Token id = 0;
@@ -68,11 +67,7 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
             --*n_right;  // the constraint cannot go on: the tokens before that stand, and the next call says so
             return {};
         }
-        if (!s.ok()) {
-            p_.constrained.rollback(p_.timeline.size() - first);
-            p_.timeline.truncate(first);
-            return s;
-        }
+        if (!s.ok()) return s;
         p_.timeline.append(id);
         if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
         ++*n_right;
@@ -102,11 +97,14 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
         p_.cache.cut(size);
         return p_.trunk.track(std::move(done));
     }
-    done = accept(n_guess, sampling, &n_right);
-    if (!done.ok()) {
+    const size_t n_text = p_.constrained.n_token();
+    Undo undo([&] {
+        p_.constrained.rollback(p_.constrained.n_token() - n_text);
+        p_.timeline.truncate(size);
         p_.trunk.discard();
-        return done;
-    }
+    });
+    AUSPEX_TRY(accept(n_guess, sampling, &n_right));
+    undo.keep();
     p_.trunk.commit(static_cast<uint32_t>(p_.timeline.size() - size));
     p_.stats.rows_decoded += 1 + n_guess;
     seen.n_token = size;
