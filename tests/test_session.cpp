@@ -320,6 +320,49 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
     CHECK(n_thrown == 2);
     CHECK(std::equal(windowed.begin(), windowed.begin() + 20, session.history().begin() + 40));
 }
+
+TEST_CASE("tokens of a cycle that a callback threw out of are dropped where logits() or another sampling follows") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    const std::vector<Token> ids = tiny_ids(20, 3);
+    bool throws = false;
+    SessionOptions o;
+    o.n_context = 256;
+    o.n_ubatch = 64;
+    o.on_cycle = [&](const DraftCycle&) { throws ? throw 1 : void(); };
+    Session plain = open(model, o), session = open(model, o), restored = open(model, o);
+    const auto cut_short = [&](const Sampling& how) {  // one more token than the caller knows
+        sync(plain, ids);
+        more(plain, 3);
+        sync(session, {});
+        sync(session, ids);
+        more(session, 3);
+        throws = true;
+        CHECK_THROWS((void)session.next(how).ok());
+        throws = false;
+        CHECK(history(session) == history(plain));
+    };
+    cut_short({});
+    const auto want = plain.logits(), got = session.logits();
+    REQUIRE(want.ok());
+    REQUIRE(got.ok());
+    CHECK(std::equal(want.value().begin(), want.value().end(), got.value().begin(), got.value().end()));
+    Sampling biased, ruled;
+    biased.logit_bias = {{5, 1000}};
+    const TextRule only_x = [](std::string_view text, bool) { return text.find_first_not_of('x') == text.npos; };
+    REQUIRE(Constraint::create(model, only_x).get(ruled.constraint).ok());
+    cut_short({});
+    CHECK(more(session, 1, biased)[0] == 5);
+    for (const Sampling& how : {biased, ruled}) {  // also where they come from a snapshot
+        cut_short(how);
+        const auto snapshot = session.save();
+        REQUIRE(snapshot.ok());
+        REQUIRE(restored.restore(snapshot.value()).ok());
+        const std::vector<Token> free = more(plain, 4);
+        CHECK(more(restored, 4) == free);
+        CHECK(more(session, 4) == free);
+    }
+}
 #endif
 
 /// Calls every method of a session, from one of its callbacks: all but history() and stats() must refuse.

@@ -27,12 +27,8 @@ class DeviceDecoder : public Decoder {
     Status drain() override;
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
-    /// The tokens computed ahead were sampled like this.
+    /// The loop was started with it.
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
-    const Sampling& sampling() const { return sampling_; }
-    /// Tokens computed ahead came from another session or a file, and were sampled like this. Not while cycles are
-    /// queued.
-    void set_sampling(const Sampling& sampling) { sampling_ = sampling; }
 
   private:
     Result<bool> start(const Sampling& sampling, bool drafts);

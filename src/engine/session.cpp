@@ -230,8 +230,7 @@ Status Session::Impl::drain() {
 }
 
 Status Session::Impl::drop_ahead() {
-    if (!device) return {};
-    AUSPEX_TRY(device->drain());
+    if (device) AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
     AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
     timeline.truncate(timeline.n_given());
@@ -315,7 +314,10 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
-    if (s.device && !s.device->same_sampling(sampling)) AUSPEX_TRY(s.drop_ahead());
+    if (sampling != s.ahead) {
+        AUSPEX_TRY(s.drop_ahead());
+        s.ahead = sampling;
+    }
     AUSPEX_TRY(s.constrained.follow(sampling, s.history()));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
@@ -358,17 +360,17 @@ detail::TextHead Session::Impl::text_head() const {
     text.n_row = timeline.n_row();
     text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
     text.sampling_bytes = detail::kSamplingBytes;
-    Sampling ahead = device ? device->sampling() : Sampling();
-    if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // biases are not saved: NaN equals no sampling
-    std::memcpy(text.ahead, static_cast<const void*>(&ahead), detail::kSamplingBytes);
+    Sampling saved = ahead;
+    // Biases and constraints are not saved: NaN equals no sampling.
+    if (!ahead.logit_bias.empty() || ahead.constraint) saved.temperature = NAN;
+    std::memcpy(text.ahead, static_cast<const void*>(&saved), detail::kSamplingBytes);
     return text;
 }
 
 void Session::Impl::adopt_text(const detail::TextHead& text) {
     timeline.give_only(static_cast<size_t>(text.n_given));
-    Sampling ahead;
+    ahead = Sampling();
     std::memcpy(static_cast<void*>(&ahead), text.ahead, detail::kSamplingBytes);
-    if (device) device->set_sampling(ahead);
     forget_text();
     trunk->follow();
 }

@@ -37,6 +37,7 @@ struct Session::Impl {
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
     uint64_t state_id = 0, weights_id = 0;          ///< of snapshots and files; 0: not computed yet
     std::unique_ptr<detail::SavedFile> saved;       ///< null: no file, or rows and file have nothing in common
+    Sampling ahead;                                 ///< how tokens computed ahead of the caller were sampled
     bool busy = false;                              ///< a public call is running
 
     // For tests and measuring.
@@ -68,7 +69,7 @@ struct Session::Impl {
         trunk->abandon();
         forget_text();
     }
-    /// Drops tokens that were computed ahead of the caller.
+    /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
     Status drop_ahead();
     /// The logits of the last row, which is computed.
     Result<Span<const float>> last_logits();

@@ -105,7 +105,7 @@ Status copy_session(Impl& from, Impl& to) {
     to.trunk->continue_from(from.timeline, std::move(logits));
     if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));
     copy_kept(from, to);
-    if (to.device && from.device) to.device->set_sampling(from.device->sampling());
+    to.ahead = from.ahead;
     AUSPEX_TRY(to.vocab.copy(from.vocab));
     AUSPEX_TRY(to.constrained.copy(from.constrained));
     to.depth->copy(*from.depth, true);
