@@ -69,6 +69,23 @@ inline std::string text_of(const Model& model, Span<const Token> ids) {
     return text.value();
 }
 
+/// A text of brackets that are never closed, each of which can be read in two ways. wanted: by the model itself, too.
+inline Sampling only_open(const Model& model, bool wanted) {
+    Sampling how = constrained(gbnf(model, "root ::= \"(\" root \")\" | \"(\" root \"]\" | \"x\""));
+    how.logit_bias = {{'x', -1000}, {'(', wanted ? 1000.0f : 0.0f}};
+    return how;
+}
+/// That it becomes too ambiguous where its ways exceed what is followed, and goes no token further.
+inline void check_too_ambiguous(Session& session, const Sampling& how) {
+    sync(session, {});
+    sync(session, std::vector<Token>{3});
+    Status s;
+    while (s.ok()) s = session.next(how).status();
+    CHECK(s.code == Code::unsupported);
+    CHECK(session.next(how).status().text == s.text);
+    CHECK(session.history().size() == 1 + 8);
+}
+
 /// The logits are those of `other`, which reads the same text.
 inline void check_logits(Session& session, Session& other) {
     const std::vector<Token> text = history(session);

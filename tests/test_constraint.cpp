@@ -329,6 +329,17 @@ TEST_CASE("a constraint that cannot go on is an error after the tokens before it
     }
 }
 
+TEST_CASE("a text that becomes too ambiguous ends at the same token at every depth") {
+    const Tiny tiny;
+    for (const int depth : {0, 8}) {
+        CAPTURE(depth);
+        Setup taught = with(Draft::lookup, depth);
+        taught.text_source.reset(new Truth(std::vector<Token>(500, '(')));
+        Session session = draft_rig::open(tiny.model, std::move(taught));
+        for (const bool wanted : {false, true}) check_too_ambiguous(session, only_open(tiny.model, wanted));
+    }
+}
+
 TEST_CASE("after a constraint that cannot go on tokens can be taken back, at every depth") {
     const Tiny tiny;
     const Constraint c = rule(tiny.model, [](Span<const Token> text, Token id) { return text.size() < 6 && id < 256; });

@@ -224,6 +224,16 @@ TEST_CASE("a constraint that cannot go on is an error after the tokens before it
     }
 }
 
+TEST_CASE("a text that becomes too ambiguous ends at the same token in the device loop, too") {
+    if (!device()) return;
+    Rig rig;
+    for (Session* s : {&rig.host, &rig.device}) {
+        s->impl()->sources.text.reset(new Truth(std::vector<Token>(500, '(')));
+        REQUIRE(s->set_draft_depth(s == &rig.device ? 8 : 0).ok());
+        for (const bool wanted : {false, true}) check_too_ambiguous(*s, only_open(rig.model, wanted));
+    }
+}
+
 TEST_CASE("after a constraint that cannot go on tokens can be taken back, in the device loop, too") {
     if (!device()) return;
     Rig rig;

@@ -198,6 +198,7 @@ void ConstrainedText::rollback(size_t n) {
 }
 
 Result<Span<const uint32_t>> ConstrainedText::mask() {
+    AUSPEX_TRY(state_->status());
     std::fill(bits_.begin(), bits_.end(), 0u);
     const size_t n_word = constraint_.impl()->vocab->n_word();
     state_->mask(Span<uint32_t>(bits_.data(), n_word));

@@ -55,9 +55,12 @@ class ConstrainedText {
     /// Goes on by a token. False, and nothing changes, if it is not allowed.
     bool accept(Token id);
     void rollback(size_t n);
+    /// The text is too ambiguous to be followed further: follow() says so.
+    bool overflowed() const { return on() && !state_->status().ok(); }
     /// Tokens of the text so far; 0 without a constraint.
     size_t n_token() const { return n_; }
-    /// The tokens that may come next; valid until the next call. errors: bad_argument: there are none.
+    /// The tokens that may come next; valid until the next call. errors: bad_argument: there are none;
+    /// unsupported: overflowed().
     Result<Span<const uint32_t>> mask();
     /// Goes on by a token of the mask. errors: bad_argument: a rule of the application contradicts itself.
     Status accept_masked(Token id);

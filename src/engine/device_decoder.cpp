@@ -207,10 +207,10 @@ Status DeviceDecoder::sample_again(uint32_t row, Token* token) {
 /// it stand where that gives the draft that they were computed with. errors: no token stands.
 Status DeviceDecoder::constrain(Cycle* c, Token* tokens, size_t* n) {
     uint32_t i = 0;
-    while (i < *n && p_.constrained.accept(tokens[i])) ++i;
+    while (i < *n && !p_.constrained.overflowed() && p_.constrained.accept(tokens[i])) ++i;
     for (bool stands = i < *n; stands; ++i) {
         const Status s = sample_again(i, &tokens[i]);
-        if (!s.ok() && (i == 0 || s.code != Code::bad_argument)) return s;
+        if (!s.ok() && (i == 0 || p_.trunk.damaged())) return s;
         *n = s.ok() ? i + 1 : i;  // the next call says why there are no more
         c->n_accept = static_cast<uint32_t>(*n) - 1;
         if (!s.ok()) cut(i);

@@ -54,7 +54,7 @@ Result<Token> HostDecoder::sample(uint32_t i, Token guess, const Sampling& sampl
 }
 
 /// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted, all tokens
-/// but the last; a right one that ends the text is the last, as in the device loop.
+/// but the last; a right one that ends the text, or with which the constraint overflows, is the last.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
@@ -69,7 +69,7 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
         }
         if (!s.ok()) return s;
         p_.timeline.append(id);
-        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
+        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id)) || p_.constrained.overflowed()) return {};
         ++*n_right;
     }
 }
