@@ -278,7 +278,8 @@ typedef struct auspex_mark {
 } auspex_mark;
 
 /* The prompt text of a conversation in OpenAI's form: {"messages": [...], "tools": [...], and the switches
- * add_generation_prompt, enable_thinking, preserve_thinking}. Other keys are ignored. */
+ * add_generation_prompt, enable_thinking, preserve_thinking}. Without the last two the model's template decides, also
+ * where they are null. Other keys are ignored. */
 AUSPEX_C_API auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_json, char* text,
                                        size_t capacity, size_t* length, auspex_error* error);
 /* The same as ids, with marks. inside_thinking, if not null: 1 if the prompt ends inside <think>. marks: null if they
@@ -1560,7 +1561,7 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         auspex::ChatRequest request;
         AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
         auspex::ToolOptions to;
-        to.style = model->model.info().chat_style;
+        to.chat_template = model->model.info().chat_template;
         if (from.required != 0) to.choice = auspex::ToolChoice::required;
         if (from.tool != nullptr) to.name = from.tool;
         to.inside_thinking = from.inside_thinking != 0;

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -258,6 +259,26 @@ class AUSPEX_API Device {
 /// `chatml_no_think` is ChatML that opens the assistant's turn with an empty think block.
 enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth };
 
+/// A chat template: its style, and how it differs from others of that style.
+struct ChatTemplate {
+    ChatStyle style;
+    bool enable_thinking;        ///< for requests that do not say
+    bool preserve_thinking;      ///< for requests that do not say
+    bool has_preserve_thinking;  ///< knows that switch
+    bool json_values;            ///< writes arguments of calls as JSON: true, null; else as Python: True, None
+    /// The template that the style is named after.
+    constexpr ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
+        : style(of),
+          enable_thinking(of >= ChatStyle::qwen35),
+          preserve_thinking(false),
+          has_preserve_thinking(of >= ChatStyle::qwen36),
+          json_values(of != ChatStyle::qwen35 && of != ChatStyle::qwen36_unsloth) {}
+    /// Shows tools, and an assistant's calls; plain ChatML shows neither.
+    constexpr bool has_tools() const noexcept {
+        return style != ChatStyle::chatml && style != ChatStyle::chatml_no_think;
+    }
+};
+
 struct ModelInfo {
     std::string architecture, name;
     uint32_t n_layer = 0;      ///< trunk layers, without MTP blocks
@@ -269,7 +290,7 @@ struct ModelInfo {
     uint64_t n_parameter = 0;
     uint64_t file_bytes = 0;
     uint64_t weight_bytes = 0;  ///< as the device holds them, repacked
-    ChatStyle chat_style = ChatStyle::chatml;
+    ChatTemplate chat_template;
     std::string chat_note;  ///< says what was not recognised in the template; else empty
 };
 
@@ -319,7 +340,7 @@ struct EncodeOptions {
 };
 
 struct DecodeOptions {
-    bool special = false;  ///< show control tokens too
+    bool special = false;  ///< show control tokens too; <think>, <tool_call> and their ends are always shown
 };
 
 struct ChatPrompt;
@@ -476,9 +497,10 @@ struct AUSPEX_API ChatRequest {
     std::vector<ChatMessage> messages;
     std::vector<std::string> tools;  ///< one JSON object each
     bool add_generation_prompt = true;
-    bool enable_thinking = true;
-    bool preserve_thinking = false;
-    bool add_vision_id = false;  ///< number images and videos: "Picture 1: "
+    // Without a value the template decides.
+    std::optional<bool> enable_thinking;    ///< let the model think first
+    std::optional<bool> preserve_thinking;  ///< show the thinking of earlier turns
+    bool add_vision_id = false;             ///< number images and videos: "Picture 1: "
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs". Tool arguments may be an object or a string that holds one. Other keys are ignored.
     ///
@@ -498,7 +520,7 @@ struct ChatPrompt {
         bool pinned = false;       ///< the end of the system part
     };
     std::vector<Piece> pieces;
-    std::vector<Stop> stops;       ///< the end of the system part, and of the last user message
+    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -509,15 +531,15 @@ struct ChatPrompt {
 
 /// Renders without a model.
 ///
-/// style     for example from recognise_template().
-/// errors    bad_argument: what the template would refuse, in its own words and with the place; with ChatML also tools,
-///           tool calls and images, which its template cannot show; a style out of range. out_of_memory.
-AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style);
+/// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
+/// errors          bad_argument: what the template would refuse, in its own words and with the place; with ChatML also
+///                 tools, tool calls and images, which its template cannot show; a style out of range. out_of_memory.
+AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);
 /// The native renderer that matches this Jinja template.
 ///
 /// note      if given: emptied for a template that is known exactly; else says what was not recognised and which
 ///           renderer is used instead.
-AUSPEX_API ChatStyle recognise_template(std::string_view jinja, std::string* note);
+AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
 struct ChatReply {
@@ -529,8 +551,8 @@ struct ChatReply {
 /// gives twice the last value counts.
 ///
 /// inside_thinking   as in ChatPrompt.
-/// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
-///                   they do not describe is JSON if it parses as such, else a string.
+/// tools             JSON objects as in ChatRequest. An argument that they allow to be a string alone is that, as it
+///                   is, one that may also be null is null if it is `null` or `None`; others are JSON if they parse.
 /// errors    out_of_memory.
 /// cost      linear.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
@@ -579,7 +601,8 @@ class AUSPEX_API ReplyStream {
 };
 
 /// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
-/// and reasoning_content and tool_calls if there are any.
+/// reasoning_content if there is any or the content holds </think>, which a template would take for the end of it, and
+/// tool_calls if there are any.
 ///
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
@@ -601,7 +624,8 @@ enum class ToolChoice {
     required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
-    ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object
+    /// How calls are written: Qwen's elements; with ChatML a JSON object. ModelInfo::chat_template has the model's.
+    ChatTemplate chat_template = ChatStyle::qwen36;
     ToolChoice choice = ToolChoice::automatic;
     std::string name;              ///< unless empty, calls are of this tool only
     bool inside_thinking = false;  ///< as in ChatPrompt
@@ -1497,7 +1521,7 @@ class Block {
 
 // base/guard: what the standard library throws when memory or threads run out becomes a Status at the public boundary.
 //
-// Owns    the function-try-blocks that stand around each public function.
+// Owns    the function-try-blocks that stand around each public function; Undo, for what an exception leaves half done.
 // Thread  none of its own.
 // Test    tests/test_fault.cpp: every allocation and thread start fails in turn.
 
@@ -1530,6 +1554,23 @@ namespace detail {
 
 /// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
 Status status_of_exception();
+
+/// Calls `undo` at the end of its scope, also where an exception ends it, unless keep() was called.
+template <class F>
+class Undo {
+  public:
+    explicit Undo(F undo) : undo_(std::move(undo)) {}
+    ~Undo() {
+        if (!kept_) undo_();
+    }
+    Undo(const Undo&) = delete;
+    Undo& operator=(const Undo&) = delete;
+    void keep() { kept_ = true; }
+
+  private:
+    F undo_;
+    bool kept_ = false;
+};
 
 /// bad_argument for a method of a handle that was never filled.
 Status empty_handle(const char* handle, const char* make);
@@ -2830,7 +2871,7 @@ class Tokenizer {
     std::vector<Token> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
 
     /// The bytes of the ids in order; the first and last character may be incomplete. Unused ids and ids outside
-    /// the vocabulary give nothing; control tokens only if `special` is set.
+    /// the vocabulary give nothing; control tokens only if `special` is set, or if they are tags of a reply.
     std::string decode(Span<const Token> ids, bool special) const;
     std::string_view piece_bytes(Token id, bool special = true) const;
 
@@ -2972,6 +3013,30 @@ inline ToolArgument argument_of(std::string name, const Json& value) {
     return ToolArgument{std::move(name), plain ? value.text() : value.dump(Json::Numbers::written), !plain};
 }
 
+/// Types of JSON values, as bits of a set.
+struct JsonTypes {
+    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
+                              kArray = 32, kObject = 64, kAll = 127;
+    /// By the name in a schema's "type"; 0: there is no such type.
+    static unsigned named(std::string_view name);
+    static unsigned of(const Json& value);
+};
+
+/// How the text of an argument is read.
+enum class ArgumentForm : uint8_t {
+    text,           ///< a string, as it is
+    nullable_text,  ///< as it is, but null and None are null
+    typed,          ///< as JSON of one of the types, or as True, False and None; a string that is neither, as it is
+    any,            ///< as JSON of any type, or a string that is no JSON, as it is
+};
+struct ArgumentType {
+    ArgumentForm form = ArgumentForm::any;
+    unsigned types = JsonTypes::kAll;  ///< that the schema allows as far as it states them
+};
+/// Both the reader of replies and the grammar of calls decide by this. schema: that of the argument, or null;
+/// parameters: that of the tool, within which $ref leads.
+ArgumentType argument_type(const Json* schema, const Json& parameters);
+
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
@@ -2999,12 +3064,12 @@ class ToolSchemas {
     bool knows(std::string_view tool) const { return function(tool) != nullptr; }
     /// Whether this argument is a string whatever its text is, so that it can be passed on before it ends.
     bool is_string(std::string_view tool, std::string_view name) const;
-    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
+    /// An argument with its type, by its ArgumentForm.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const;
 
   private:
     const Json* function(std::string_view name) const;
-    const Json* type_of(std::string_view tool, std::string_view name) const;
+    ArgumentType type_of(std::string_view tool, std::string_view name) const;
     std::vector<Json> tools_;
 };
 
@@ -3107,9 +3172,10 @@ class ReplyParser {
     std::string argument_;  ///< name of the one that is being read
     size_t value_ = 0;      ///< where it begins
     size_t value_given_ = 0;
-    bool wrapped_ = false;                      ///< in <tool_call>
-    bool xml_ = false;                          ///< begun with <function=
-    bool began_ = false;                        ///< call_begin was said
+    bool crlf_ = false;     ///< the newline before it has a carriage return, so the one after it does
+    bool wrapped_ = false;  ///< in <tool_call>
+    bool xml_ = false;      ///< begun with <function=
+    bool began_ = false;    ///< call_begin was said
     bool in_string_ = false, escaped_ = false;  ///< at_ is in a JSON string; behind a backslash there
     bool streams_ = false;                      ///< the argument is passed on as it arrives
 
@@ -3753,7 +3819,6 @@ ExprId number_literal(ExprPool& pool, const Decimal& d);
 // Tests   tests/test_schema.cpp
 
 #include <deque>
-#include <optional>
 #include <set>
 
 namespace auspex {
@@ -3771,20 +3836,21 @@ enum class ValuePlace : uint8_t {
     json,           ///< as JSON
     object,         ///< as JSON, objects only
     name,           ///< a member's name: a JSON string without its quotes
-    text,           ///< an argument that is declared a string: as it is
-    nullable_text,  ///< an argument that is declared a string or null: as it is, but `null` is read as null
-    argument,       ///< any other argument: as JSON, or a string as it is if it is no JSON
+    text,           ///< an argument of ArgumentForm::text, and so on: a string as it is
+    nullable_text,  ///< a string as it is, if it is not read as null; null
+    typed,          ///< as JSON, or a string as it is if it is not read as something else
+    argument,       ///< of ArgumentForm::any: as JSON, or a string as it is if it is no JSON
     arguments,      ///< an object as <parameter=NAME> elements
 };
+/// Whether a value may be written as JSON and a string as it is.
+inline bool is_typed(ValuePlace place) { return place == ValuePlace::typed || place == ValuePlace::argument; }
 /// Whether strings are written without quotes and escapes.
 inline bool is_raw(ValuePlace place) {
-    return place == ValuePlace::text || place == ValuePlace::nullable_text || place == ValuePlace::argument;
+    return is_typed(place) || place == ValuePlace::text || place == ValuePlace::nullable_text;
 }
 
 /// What a set of schemas without alternatives says.
-struct TypeFacts {
-    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
-                              kArray = 32, kObject = 64, kAll = 127;
+struct TypeFacts : JsonTypes {
     unsigned types = kAll;
     NumberFacts number;
     uint64_t min_length = 0, max_length = UINT64_MAX;
@@ -3806,8 +3872,8 @@ class SchemaCompiler {
     /// The whole grammar: a JSON text.
     Status run();
     /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
-    /// these texts, which end an argument or a call.
-    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends);
+    /// these texts, which end an argument or a call. json_values: ChatTemplate::json_values.
+    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
     const std::set<std::string>& ignored() const { return ignored_; }
 
@@ -3872,6 +3938,7 @@ class SchemaCompiler {
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
+    ExprId write_literal(const std::string& json, ValuePlace place);
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
     bool has_end(std::string_view text) const;
@@ -3954,10 +4021,12 @@ class SchemaCompiler {
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     // Of a tool's arguments.
     std::vector<std::string> ends_;
-    ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
-    ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
-    ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
-    ExprId null_text_ = kNoMatch;  ///< texts that a reader takes for null
+    bool json_values_ = true;        ///< an argument is written as true, false or null; else as True, False or None
+    ExprId text_char_ = kNoMatch;    ///< a character that is written as it is
+    ExprId no_end_ = kNoMatch;       ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId not_json_ = kNoMatch;     ///< texts that no reader takes for JSON
+    ExprId python_text_ = kNoMatch;  ///< texts that a reader may take for True, False or None
+    ExprId null_text_ = kNoMatch;    ///< texts that a reader takes for null
     uint32_t any_rule_ = 0;
 };
 
@@ -10224,7 +10293,12 @@ class ConstrainedText {
     /// Goes on by a token. False, and nothing changes, if it is not allowed.
     bool accept(Token id);
     void rollback(size_t n);
-    /// The tokens that may come next; valid until the next call. errors: bad_argument: there are none.
+    /// The text is too ambiguous to be followed further: follow() says so.
+    bool overflowed() const { return on() && !state_->status().ok(); }
+    /// Tokens of the text so far; 0 without a constraint.
+    size_t n_token() const { return n_; }
+    /// The tokens that may come next; valid until the next call. errors: bad_argument: there are none;
+    /// unsupported: overflowed().
     Result<Span<const uint32_t>> mask();
     /// Goes on by a token of the mask. errors: bad_argument: a rule of the application contradicts itself.
     Status accept_masked(Token id);
@@ -11881,12 +11955,8 @@ class DeviceDecoder : public Decoder {
     Status drain() override;
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
-    /// The tokens computed ahead were sampled like this.
+    /// The loop was started with it.
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
-    const Sampling& sampling() const { return sampling_; }
-    /// Tokens computed ahead came from another session or a file, and were sampled like this. Not while cycles are
-    /// queued.
-    void set_sampling(const Sampling& sampling) { sampling_ = sampling; }
 
   private:
     Result<bool> start(const Sampling& sampling, bool drafts);
@@ -11894,7 +11964,9 @@ class DeviceDecoder : public Decoder {
     Status queue(const Sampling& sampling);
     Status take();
     Status constrain(Cycle* c, Token* tokens, size_t* n);
-    Status cut(size_t n_kept, Status why, size_t* n);
+    Status sample_again(uint32_t row, Token* token);
+    void cut(size_t n_kept);
+    void ran(size_t n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
     uint32_t likely_depth(uint32_t depth) const;
     DraftCycle measure(const Cycle& c, double* us);
@@ -12231,6 +12303,7 @@ struct Session::Impl {
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
     uint64_t state_id = 0, weights_id = 0;          ///< of snapshots and files; 0: not computed yet
     std::unique_ptr<detail::SavedFile> saved;       ///< null: no file, or rows and file have nothing in common
+    Sampling ahead;                                 ///< how tokens computed ahead of the caller were sampled
     bool busy = false;                              ///< a public call is running
 
     // For tests and measuring.
@@ -12262,7 +12335,7 @@ struct Session::Impl {
         trunk->abandon();
         forget_text();
     }
-    /// Drops tokens that were computed ahead of the caller.
+    /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
     Status drop_ahead();
     /// The logits of the last row, which is computed.
     Result<Span<const float>> last_logits();
@@ -15530,6 +15603,11 @@ Status check_name(const Gguf& gguf, const char* key, const char* supported, std:
     return gguf.get_string(key).get(*found);
 }
 
+/// The tags that a reply is parsed by are a part of its text, whatever kind the file gives them.
+bool is_reply_tag(std::string_view text) {
+    return text == "<think>" || text == "</think>" || text == "<tool_call>" || text == "</tool_call>";
+}
+
 }  // namespace token_impl
 
 // ------------------------------------------------------------------------------------- loading
@@ -15817,8 +15895,9 @@ bool Tokenizer::is_end(Token id) const { return std::binary_search(ends_.begin()
 std::string_view Tokenizer::piece_bytes(Token id, bool special) const {
     if (id < 0 || static_cast<size_t>(id) >= kind_.size()) return {};
     const TokenKind kind = kind_[static_cast<size_t>(id)];
-    if (!special && (kind == TokenKind::control || kind == TokenKind::unknown)) return {};
-    return raw(static_cast<uint32_t>(id));
+    const std::string_view bytes = raw(static_cast<uint32_t>(id));
+    const bool hidden = kind == TokenKind::control || kind == TokenKind::unknown;
+    return special || !hidden || token_impl::is_reply_tag(bytes) ? bytes : std::string_view();
 }
 
 std::string Tokenizer::decode(Span<const Token> ids, bool special) const {
@@ -16174,29 +16253,37 @@ std::string_view strip_newlines_right(std::string_view text) {
     return text;
 }
 
-/// Renders the three Qwen templates; `style_` selects the few places in which they differ.
+/// Renders the three Qwen templates; `template_` selects the few places in which they differ.
 class Qwen {
   public:
-    Qwen(const ChatRequest& request, ChatStyle style) : request_(request), messages_(request.messages), style_(style) {}
+    Qwen(const ChatRequest& request, const ChatTemplate& chat_template)
+        : request_(request),
+          messages_(request.messages),
+          template_(chat_template),
+          keeps_(template_.has_preserve_thinking && request.preserve_thinking.value_or(template_.preserve_thinking)) {}
 
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
         if (Status s = head(); !s.ok()) return s;
         out_.stop(true);
         if (Status s = find_last_query(); !s.ok()) return s;
-        for (size_t i = 0; i < messages_.size(); ++i)
+        for (size_t i = 0; i < messages_.size(); ++i) {
             if (Status s = message(i); !s.ok()) return s;
+            // Once the user speaks again, the thinking after this message is dropped.
+            if (!keeps_ && i == last_query_ && i + 1 < messages_.size()) out_.stop(false);
+        }
         if (request_.add_generation_prompt) {
             out_.stop(false);
             out_.fixed("<|im_start|>assistant\n");
-            out_.fixed(request_.enable_thinking ? "<think>\n" : "<think>\n\n</think>\n\n");
-            out_.prompt.inside_thinking = request_.enable_thinking;
+            const bool think = request_.enable_thinking.value_or(template_.enable_thinking);
+            out_.fixed(think ? "<think>\n" : "<think>\n\n</think>\n\n");
+            out_.prompt.inside_thinking = think;
         }
         return std::move(out_.prompt);
     }
 
   private:
-    bool unsloth() const { return style_ == ChatStyle::qwen36_unsloth; }
+    bool unsloth() const { return template_.style == ChatStyle::qwen36_unsloth; }
     bool is_system(size_t i) const {
         return messages_[i].role == "system" || (unsloth() && messages_[i].role == "developer");
     }
@@ -16307,7 +16394,7 @@ class Qwen {
             return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role ",
                         quote(m.role), ", expected system, user, assistant or tool)");
         } else {
-            return Status();
+            (void)content(m, true);  // not shown, but its images and videos have numbers
         }
         return Status();
     }
@@ -16329,8 +16416,7 @@ class Qwen {
         reasoning = trim_space(reasoning);
 
         out_.fixed("<|im_start|>assistant\n");
-        const bool keep = i > last_query_ || (style_ != ChatStyle::qwen35 && request_.preserve_thinking);
-        if (keep) {
+        if (keeps_ || i > last_query_) {
             out_.fixed("<think>\n");
             // Reasoning taken from the content may contain images; the reasoning field holds text only.
             if (m.has_reasoning)
@@ -16361,9 +16447,8 @@ class Qwen {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
                     return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
-                // Qwen3.6 writes JSON; Qwen3.5 and unsloth's Qwen3.6 write Python's str() of scalars.
-                out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
-                                                                                        : value.python_str());
+                // JSON, or Python's str() of scalars.
+                out_.input(template_.json_values && !value.is(Json::Kind::string) ? value.dump() : value.python_str());
             } else {
                 out_.input(a.value);
             }
@@ -16375,7 +16460,8 @@ class Qwen {
 
     const ChatRequest& request_;
     const std::vector<ChatMessage>& messages_;
-    ChatStyle style_;
+    const ChatTemplate& template_;
+    const bool keeps_;  ///< shows the thinking of earlier turns
     Writer out_;
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
@@ -16429,6 +16515,15 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
+/// Whether a Qwen template lets the model think where the request does not say: its condition asks for false then, and
+/// for true where it does not.
+bool thinks_by_default(std::string_view s) {
+    static const std::string_view kGiven = "enable_thinkingisdefinedandenable_thinking";
+    const size_t at = s.find(kGiven);
+    return at == std::string_view::npos || starts_with(s.substr(at + kGiven.size()), "isfalse") ||
+           starts_with(s.substr(at + kGiven.size()), "==false");
+}
+
 /// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
 /// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
@@ -16464,26 +16559,27 @@ uint64_t template_fingerprint(std::string_view jinja) {
 
 }  // namespace detail
 
-Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) AUSPEX_BOUNDARY {
+Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     for (size_t i = 0; i < request.messages.size(); ++i)
         for (const ContentPart& part : request.messages[i].parts)
             if (part.kind > ContentPart::Kind::video)
                 return detail::fail(Code::bad_argument, detail::message_path(i), " has a part of kind ",
                                     static_cast<int>(part.kind), ", expected text, image or video");
-    switch (style) {
+    switch (chat_template.style) {
         case ChatStyle::qwen35:
         case ChatStyle::qwen36:
-        case ChatStyle::qwen36_unsloth: return Qwen(request, style).render();
+        case ChatStyle::qwen36_unsloth: return Qwen(request, chat_template).render();
         case ChatStyle::chatml:
-        case ChatStyle::chatml_no_think: return render_chatml(request, style == ChatStyle::chatml_no_think);
+        case ChatStyle::chatml_no_think:
+            return render_chatml(request, chat_template.style == ChatStyle::chatml_no_think);
     }
-    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(style),
+    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(chat_template.style),
                         ", expected a value of ChatStyle; recognise_template() gives one");
 }
 AUSPEX_CATCH
 
-ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
+ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -16500,18 +16596,21 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_B
     const std::string s = squeezed(jinja);
     if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
         const bool newer = contains(s, "preserve_thinking");
-        const bool json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
-        const bool developer = contains(s, "=='developer'");
-        const ChatStyle style = developer              ? ChatStyle::qwen36_unsloth
-                                : newer && json_values ? ChatStyle::qwen36
-                                                       : ChatStyle::qwen35;
+        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
+                                : newer                      ? ChatStyle::qwen36
+                                                             : ChatStyle::qwen35;
+        ChatTemplate found(style);
+        found.enable_thinking = thinks_by_default(s);
+        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
+        found.has_preserve_thinking = newer;
+        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
         why = detail::say("the chat template is a variant of ",
                           style == ChatStyle::qwen35   ? "Qwen3.5's"
                           : style == ChatStyle::qwen36 ? "Qwen3.6's"
                                                        : "unsloth's Qwen3.6",
                           " that is not known to the letter; it is rendered like that one");
         if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
-        return style;
+        return found;
     }
     std::string tail;
     if (is_plain_chatml(s, &tail)) {
@@ -16644,20 +16743,17 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
 }
 
 Status read_switches(const Json& json, const std::string& path, ChatRequest& r) {
-    const struct {
-        const char* key;
-        bool* to;
-    } switches[] = {{"add_generation_prompt", &r.add_generation_prompt},
-                    {"enable_thinking", &r.enable_thinking},
-                    {"preserve_thinking", &r.preserve_thinking},
-                    {"add_vision_id", &r.add_vision_id}};
-    for (const auto& s : switches) {
-        const Json* value = given(json, s.key);
-        if (value == nullptr) continue;
-        if (!value->is(Json::Kind::boolean)) return wrong(path + s.key, *value, "true or false");
-        *s.to = value->boolean();
-    }
-    return Status();
+    const auto read = [&json, &path](const char* key, auto* to) {
+        const Json* value = given(json, key);
+        if (value == nullptr) return Status();
+        if (!value->is(Json::Kind::boolean)) return wrong(path + key, *value, "true or false");
+        *to = value->boolean();
+        return Status();
+    };
+    AUSPEX_TRY(read("add_generation_prompt", &r.add_generation_prompt));
+    AUSPEX_TRY(read("enable_thinking", &r.enable_thinking));
+    AUSPEX_TRY(read("preserve_thinking", &r.preserve_thinking));
+    return read("add_vision_id", &r.add_vision_id);
 }
 
 Status read_request(const Json& json, ChatRequest& r) {
@@ -16701,7 +16797,9 @@ Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
     using detail::say;
     const auto quoted = [](const std::string& text) { return detail::Json::of_string(text).dump(); };
     std::string out = say("{\"role\": \"assistant\", \"content\": ", quoted(reply.content));
-    if (!reply.thinking.empty()) out += say(", \"reasoning_content\": ", quoted(reply.thinking));
+    // A template looks for </think> in the content of a message that does not say what was thought.
+    if (!reply.thinking.empty() || reply.content.find("</think>") != std::string::npos)
+        out += say(", \"reasoning_content\": ", quoted(reply.thinking));
     for (size_t i = 0; i < reply.tool_calls.size(); ++i) {
         const ToolCall& call = reply.tool_calls[i];
         out += say(i == 0 ? ", \"tool_calls\": [" : ", ",
@@ -16740,10 +16838,10 @@ std::string escaped(std::string_view text) {
     return quoted.substr(1, quoted.size() - 2);
 }
 
-/// Takes one newline off the end.
-std::string_view without_newline(std::string_view value) {
+/// Takes one newline off the end; crlf: newlines have a carriage return.
+std::string_view without_newline(std::string_view value, bool crlf) {
     if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
-    if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
+    if (crlf && !value.empty() && value.back() == '\r') value.remove_suffix(1);
     return value;
 }
 
@@ -17060,7 +17158,8 @@ bool ReplyParser::parameter_name() {
 
 bool ReplyParser::value_begin() {
     size_t at = at_;
-    if (at < text_.size() && text_[at] == '\r') ++at;
+    crlf_ = at < text_.size() && text_[at] == '\r';
+    if (crlf_) ++at;
     if (at == text_.size() && !final_) return false;
     if (at < text_.size() && text_[at] == '\n') ++at;
     at_ = value_ = value_given_ = at;
@@ -17081,7 +17180,7 @@ void ReplyParser::begin_argument() {
 void ReplyParser::stream_value(size_t to) {
     using namespace reply_parser_impl;
     if (!streams_) return;
-    const size_t end = value_ + without_newline(text(value_, to)).size();
+    const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
     add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
     value_given_ = end;
@@ -17090,7 +17189,7 @@ void ReplyParser::stream_value(size_t to) {
 void ReplyParser::finish_argument(size_t end) {
     using namespace reply_parser_impl;
     stream_value(end);
-    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end)));
+    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end), crlf_));
     if (streams_)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)
@@ -17242,16 +17341,100 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_parse_impl {
 
-/// Whether a schema's "type" is this one or lists it.
-bool declares(const Json* type, const char* what) {
-    if (type == nullptr) return false;
-    if (type->is(Json::Kind::string)) return type->text() == what;
-    for (const Json& t : type->items())
-        if (t.is(Json::Kind::string) && t.text() == what) return true;
-    return false;
+constexpr int kMaxDepth = 8;         // of combined schemas
+constexpr size_t kMaxSteps = 20000;  // for the types of one argument: schemas, their values and members
+
+/// False: there are not so many steps left.
+bool spend(size_t n, size_t& n_left) {
+    n_left -= std::min(n, n_left);
+    return n_left > 0;
+}
+
+/// Of a schema's "type", a name or a list of names.
+unsigned stated_types(const Json& type) {
+    unsigned all = type.is(Json::Kind::string) ? JsonTypes::named(type.text()) : 0;
+    for (const Json& t : type.items()) all |= t.is(Json::Kind::string) ? JsonTypes::named(t.text()) : 0;
+    return all;
+}
+
+/// The schema that "#/..." leads to; null: it is not that simple.
+const Json* follow(const Json& root, std::string_view ref, size_t& n_left) {
+    if (ref.substr(0, 2) != "#/" || ref.find_first_of("~%") != std::string_view::npos) return nullptr;
+    const Json* at = &root;
+    for (size_t from = 2; at != nullptr && from <= ref.size();) {
+        const size_t end = std::min(ref.find('/', from), ref.size());
+        if (!spend(1 + at->keys().size() / 4, n_left)) return nullptr;
+        at = at->find(ref.substr(from, end - from));
+        from = end + 1;
+    }
+    return at;
+}
+
+/// The types that a schema allows, as far as they follow from type, enum, const, $ref, allOf, anyOf and oneOf.
+unsigned allowed_types(const Json& schema, const Json& root, int depth, size_t& n_left) {
+    unsigned types = JsonTypes::kAll;
+    if (!schema.is(Json::Kind::object) || depth > kMaxDepth || !spend(1 + schema.keys().size() / 4, n_left))
+        return types;
+    const Json* type = schema.find("type");
+    if (type != nullptr && spend(type->items().size(), n_left)) types &= stated_types(*type);
+    if (const Json* value = schema.find("const")) types &= JsonTypes::of(*value);
+    const Json* ref = schema.find("$ref");
+    const Json* target = ref != nullptr && ref->is(Json::Kind::string) ? follow(root, ref->text(), n_left) : nullptr;
+    if (target != nullptr) types &= allowed_types(*target, root, depth + 1, n_left);
+    for (const char* key : {"allOf", "anyOf", "oneOf", "enum"}) {
+        const Json* list = schema.find(key);
+        if (list == nullptr) continue;
+        const bool all = std::string_view(key) == "allOf", values = std::string_view(key) == "enum";
+        unsigned some = all ? JsonTypes::kAll : 0;
+        for (const Json& s : list->items()) {
+            if (!spend(1, n_left)) return JsonTypes::kAll;
+            const unsigned one = values ? JsonTypes::of(s) : allowed_types(s, root, depth + 1, n_left);
+            some = all ? some & one : some | one;
+        }
+        types &= some;
+    }
+    return types;
 }
 
 }  // namespace chat_parse_impl
+
+unsigned JsonTypes::named(std::string_view name) {
+    static constexpr std::pair<std::string_view, unsigned> kNames[] = {
+        {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger}, {"number", kNumber},
+        {"string", kString}, {"array", kArray},     {"object", kObject},   {"any", kAll}};
+    for (const auto& n : kNames)
+        if (name == n.first) return n.second;
+    return 0;
+}
+
+unsigned JsonTypes::of(const Json& value) {
+    switch (value.kind()) {
+        case Json::Kind::null: return kNull;
+        case Json::Kind::boolean: return kBoolean;
+        case Json::Kind::number: return kNumber;
+        case Json::Kind::string: return kString;
+        case Json::Kind::array: return kArray;
+        case Json::Kind::object: break;
+    }
+    return kObject;
+}
+
+ArgumentType argument_type(const Json* schema, const Json& parameters) {
+    ArgumentType out;
+    if (schema == nullptr) return out;
+    size_t n_left = chat_parse_impl::kMaxSteps;
+    out.types = chat_parse_impl::allowed_types(*schema, parameters, 0, n_left);
+    if (out.types == JsonTypes::kAll) return out;
+    // A list of types with string among them declares a string. Other alternatives to a string are told apart as JSON.
+    const Json* type = schema->find("type");
+    const unsigned stated = type != nullptr ? chat_parse_impl::stated_types(*type) : 0;
+    const unsigned others = out.types & ~(JsonTypes::kString | JsonTypes::kNull);
+    const bool is_text = (out.types & JsonTypes::kString) != 0 && (others == 0 || (stated & JsonTypes::kString) != 0);
+    out.form = !is_text                              ? ArgumentForm::typed
+               : (out.types & JsonTypes::kNull) != 0 ? ArgumentForm::nullable_text
+                                                     : ArgumentForm::text;
+    return out;
+}
 
 ToolSchemas::ToolSchemas(const std::vector<std::string>& tools) {
     for (const std::string& tool : tools) {
@@ -17270,34 +17453,32 @@ const Json* ToolSchemas::function(std::string_view name) const {
     return nullptr;
 }
 
-const Json* ToolSchemas::type_of(std::string_view tool, std::string_view name) const {
-    const Json* at = function(tool);
-    for (const std::string_view key :
-         {std::string_view("parameters"), std::string_view("properties"), name, std::string_view("type")})
-        if (at != nullptr) at = at->find(key);
-    return at;
+ArgumentType ToolSchemas::type_of(std::string_view tool, std::string_view name) const {
+    const Json* f = function(tool);
+    const Json* parameters = f != nullptr ? f->find("parameters") : nullptr;
+    const Json* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
+    return properties != nullptr ? argument_type(properties->find(name), *parameters) : ArgumentType();
 }
 
 bool ToolSchemas::is_string(std::string_view tool, std::string_view name) const {
-    const Json* type = type_of(tool, name);
-    return chat_parse_impl::declares(type, "string") && !chat_parse_impl::declares(type, "null");
+    return type_of(tool, name).form == ArgumentForm::text;
 }
 
 ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::string_view text) const {
-    using chat_parse_impl::declares;
-    const Json* type = type_of(tool, name);
-    ToolArgument out{std::move(name), std::string(text), false};
+    const auto [form, types] = type_of(tool, name);
     const std::string_view bare = trim_space(text);
+    const auto may_be = [allowed = types](unsigned type) { return (allowed & type) != 0; };
     Json value;
-    if (declares(type, "string") && !(declares(type, "null") && bare == "null")) return out;
-    if (Json::parse(bare).get(value).ok()) {
-        out = argument_of(std::move(out.name), value);
-    } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
-        out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
-    } else if (type != nullptr && bare == "None") {
-        out = ToolArgument{std::move(out.name), "null", true};
-    }
-    return out;
+    if (form == ArgumentForm::text || (form == ArgumentForm::nullable_text && bare != "null" && bare != "None"))
+        return ToolArgument{std::move(name), std::string(text), false};
+    // Some templates show null, true and false as None, True and False, and models write what they see.
+    const bool is_none = bare == "None" && (may_be(JsonTypes::kNull) || !may_be(JsonTypes::kString));
+    if (form != ArgumentForm::any && is_none) return ToolArgument{std::move(name), "null", true};
+    if (form == ArgumentForm::typed && may_be(JsonTypes::kBoolean) && (bare == "True" || bare == "False"))
+        return ToolArgument{std::move(name), bare == "True" ? "true" : "false", true};
+    const bool is_json =
+        Json::parse(bare).get(value).ok() && (may_be(JsonTypes::of(value)) || !may_be(JsonTypes::kString));
+    return is_json ? argument_of(std::move(name), value) : ToolArgument{std::move(name), std::string(text), false};
 }
 
 }  // namespace detail
@@ -20135,8 +20316,10 @@ Status SchemaCompiler::compile_rules() {
     return status_;
 }
 
-Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
+Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends,
+                                               bool json_values) {
     ends_ = ends;
+    json_values_ = json_values;
     const uint32_t rule = rule_of({&root_}, place);
     no_end_ = pool_.without(ends);
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
@@ -20152,7 +20335,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     first = first.without(json);
     const ExprId spaces = pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded);
     const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}), spaces);
-    null_text_ = pool_.concat({spaces, pool_.text("null"), spaces});
+    null_text_ = pool_.concat({spaces, pool_.one_of({"null", "None"}), spaces});
+    python_text_ = pool_.concat({spaces, pool_.one_of({"True", "False", "None"}), spaces});
     const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
     not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());
@@ -20357,15 +20541,8 @@ unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
     if (type && gather_type(schema, *type, facts)) types &= facts.types;
     const auto type_of = [](const Json& v) -> unsigned {
         Decimal d;
-        switch (v.kind()) {
-            case Json::Kind::null: return TypeFacts::kNull;
-            case Json::Kind::boolean: return TypeFacts::kBoolean;
-            case Json::Kind::number:
-                return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
-            case Json::Kind::string: return TypeFacts::kString;
-            case Json::Kind::array: return TypeFacts::kArray;
-            default: return TypeFacts::kObject;
-        }
+        if (!v.is(Json::Kind::number)) return JsonTypes::of(v);
+        return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
     };
     if (value) types &= type_of(*value);
     if (values && values->is(Json::Kind::array)) {
@@ -20828,19 +21005,10 @@ bool SchemaCompiler::count(const Json& schema, const std::string& key, const Jso
 }
 
 bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
-    const auto one = [](const std::string& name) -> unsigned {
-        static constexpr std::pair<const char*, unsigned> kNames[] = {
-            {"null", TypeFacts::kNull},     {"boolean", TypeFacts::kBoolean}, {"integer", TypeFacts::kInteger},
-            {"number", TypeFacts::kNumber}, {"string", TypeFacts::kString},   {"array", TypeFacts::kArray},
-            {"object", TypeFacts::kObject}, {"any", TypeFacts::kAll}};
-        for (const auto& n : kNames)
-            if (name == n.first) return n.second;
-        return 0;
-    };
     unsigned types = 0;
     const std::vector<Json> single{value};
     for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
-        const unsigned type = v.is(Json::Kind::string) ? one(v.text()) : 0;
+        const unsigned type = v.is(Json::Kind::string) ? JsonTypes::named(v.text()) : 0;
         if (type == 0)
             return fail_at(Code::bad_argument, schema, "type",
                            say("expected the name of a type, found ", quote(v.dump())));
@@ -21001,11 +21169,12 @@ ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     if (f.has_values) return write_values(flat, f, place);
     std::vector<ExprId> ways;
     if (f.types == TypeFacts::kAll && flat.empty() && place == ValuePlace::json) return any_value();
-    if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
-    if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
+    if (f.types & TypeFacts::kNull) ways.push_back(write_literal("null", place));
+    if (f.types & TypeFacts::kBoolean)
+        ways.push_back(pool_.choice(write_literal("true", place), write_literal("false", place)));
     if (f.types & TypeFacts::kNumber) ways.push_back(write_number(f, where));
     if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, place));
-    if ((f.types & TypeFacts::kString) != 0 && place == ValuePlace::argument)
+    if ((f.types & TypeFacts::kString) != 0 && is_typed(place))
         ways.push_back(write_string(f, where, ValuePlace::json));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
@@ -21042,7 +21211,11 @@ bool SchemaCompiler::has_end(std::string_view text) const {
 /// Adds the text as it is written, unless that is impossible.
 void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
     const bool raw = is_raw(place);
-    if (place == ValuePlace::nullable_text && trim_space(text) == "null") return;
+    const std::string_view bare = trim_space(text);
+    if (place == ValuePlace::nullable_text && (bare == "null" || bare == "None")) return;
+    if (place == ValuePlace::typed && (bare == "True" || bare == "False" || bare == "None")) return;
+    Json json;
+    if (is_typed(place) && Json::parse(bare).get(json).ok()) return;
     if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
@@ -21070,15 +21243,21 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
         if (!status_.ok()) return kNoMatch;
         if (!fits) continue;
         if (is_string)
-            add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
+            add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
+        else if (v->is(Json::Kind::null) || v->is(Json::Kind::boolean))
+            ways.push_back(write_literal(v->dump(), place));
         else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
-        Json other;
-        if (is_string && place == ValuePlace::argument && !Json::parse(trim_space(v->text())).get(other).ok())
-            add_literal(v->text(), place, strings);
+        if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
     ways.push_back(pool_.one_of(std::move(strings)));
     return pool_.choice(std::move(ways));
+}
+
+/// An argument is written as the template will show it: the next prompt then begins with the reply as it is.
+ExprId SchemaCompiler::write_literal(const std::string& json, ValuePlace place) {
+    if (json_values_ || (place != ValuePlace::typed && place != ValuePlace::nullable_text)) return pool_.text(json);
+    return pool_.text(json == "null" ? "None" : json == "true" ? "True" : "False");
 }
 
 ExprId SchemaCompiler::write_value(const Json& value) {
@@ -21180,9 +21359,9 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         // A reader takes a carriage return before the last line break for a part of it.
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
-    if (place == ValuePlace::argument) parts.push_back(not_json_);
-    if (place == ValuePlace::nullable_text && (f.types & TypeFacts::kNull) == 0)
-        parts.push_back(pool_.except(null_text_));
+    if (is_typed(place)) parts.push_back(not_json_);
+    if (place == ValuePlace::typed) parts.push_back(pool_.except(python_text_));
+    if (place == ValuePlace::nullable_text) parts.push_back(pool_.except(null_text_));
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
     return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
@@ -21514,17 +21693,13 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
         return m;
     }
     m.key = pool_.text("<parameter=" + name + ">\n");
-    // What parse_reply() decides by: the type that the schema of the argument states itself.
+    // What parse_reply() decides by: what the schema of the argument says itself.
     const Json* properties = root_.find("properties");
-    const Json* own = properties ? properties->find(name) : nullptr;
-    const Json* type = own ? own->find("type") : nullptr;
-    const auto declares = [type](const char* name_of_type) {
-        const auto is_it = [&](const Json& t) { return t.is(Json::Kind::string) && t.text() == name_of_type; };
-        return type && (is_it(*type) || std::any_of(type->items().begin(), type->items().end(), is_it));
-    };
-    const ValuePlace place = !declares("string") ? ValuePlace::argument
-                             : declares("null")  ? ValuePlace::nullable_text
-                                                 : ValuePlace::text;
+    const ArgumentForm form = argument_type(properties ? properties->find(name) : nullptr, root_).form;
+    const ValuePlace place = form == ArgumentForm::text            ? ValuePlace::text
+                             : form == ArgumentForm::nullable_text ? ValuePlace::nullable_text
+                             : form == ArgumentForm::typed         ? ValuePlace::typed
+                                                                   : ValuePlace::argument;
     for (const Json* s : schemas)
         if (schema_objects_impl::is_false(s)) return m;
     const ExprId value = pool_.rule(rule_of(std::move(schemas), place));
@@ -21779,10 +21954,7 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
 class Writer {
   public:
     Writer(Rules& rules, const ToolOptions& options)
-        : rules_(rules),
-          pool_(rules.pool),
-          options_(options),
-          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {}
+        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.has_tools()) {}
 
     Status add_tool(const Tool& tool) {
         AUSPEX_TRY(takes_object(tool));
@@ -21793,7 +21965,8 @@ class Writer {
         uint32_t arguments = 0;
         const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
         const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
-        if (const Status s = compiler.run_arguments(place, ends).get(arguments); !s.ok())
+        if (const Status s = compiler.run_arguments(place, ends, options_.chat_template.json_values).get(arguments);
+            !s.ok())
             return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
         for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
         const ExprId value = pool_.rule(arguments);
@@ -21815,7 +21988,7 @@ class Writer {
         options.any_order = options_.any_order;
         // A tag in a string of the answer would be read as the beginning of a call.
         SchemaCompiler compiler(rules_, root, options);
-        const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}).get(form_);
+        const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}, true).get(form_);
         return s.ok() ? s : Status(s.code, "answer: " + s.text);
     }
     /// Finishes the rules, which empties those that no text matches.
@@ -21843,7 +22016,7 @@ class Writer {
         }
         // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
         // closed the thinking, a required call or an answer in a form comes at once.
-        const bool may_think = is_free() || options_.style == ChatStyle::chatml;
+        const bool may_think = is_free() || options_.chat_template.style == ChatStyle::chatml;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
@@ -21922,9 +22095,10 @@ class Writer {
 Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
-    if (options.style < ChatStyle::chatml || options.style > ChatStyle::qwen36_unsloth)
-        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(options.style),
-                    ", expected a value of ChatStyle; ModelInfo::chat_style has the model's");
+    const ChatStyle style = options.chat_template.style;
+    if (style < ChatStyle::chatml || style > ChatStyle::qwen36_unsloth)
+        return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(style),
+                    ", expected a value of ChatStyle; ModelInfo::chat_template has the model's");
     if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
         return fail(Code::bad_argument, "the choice of tools is ", static_cast<int>(options.choice),
                     ", expected ToolChoice::automatic or ToolChoice::required");
@@ -50358,7 +50532,7 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
         to->n_parameter += n;
     }
     to->file_bytes = gguf.file_bytes();
-    to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+    to->chat_template = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {
@@ -50510,7 +50684,7 @@ bool Model::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id)
 
 Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Model", "Model::load");
-    return render_chat(request, impl_->info.chat_style);
+    return render_chat(request, impl_->info.chat_template);
 }
 AUSPEX_CATCH
 
@@ -50956,12 +51130,11 @@ class TextRuleText : public TextState {
         const VocabTrie::Piece& piece = vocab_->piece(id);
         if (!piece.end && (!piece.text || piece.bytes.empty())) return false;
         const size_t size = text_.size();
+        Undo undo([&] { text_.resize(size); });  // also where the rule throws
         if (!piece.end) text_ += piece.bytes;
-        if (!rule_(text_, piece.end)) {
-            text_.resize(size);
-            return false;
-        }
+        if (!rule_(text_, piece.end)) return false;
         sizes_.push_back(size);
+        undo.keep();
         ended_ = piece.end;
         return true;
     }
@@ -51096,6 +51269,7 @@ void ConstrainedText::rollback(size_t n) {
 }
 
 Result<Span<const uint32_t>> ConstrainedText::mask() {
+    AUSPEX_TRY(state_->status());
     std::fill(bits_.begin(), bits_.end(), 0u);
     const size_t n_word = constraint_.impl()->vocab->n_word();
     state_->mask(Span<uint32_t>(bits_.data(), n_word));
@@ -53962,7 +54136,10 @@ void Trunk::commit(uint32_t n) {
     i_logit_ = n - 1;
 }
 
-void Trunk::discard() { context_.commit(0); }
+void Trunk::discard() {
+    context_.commit(0);
+    cache_.ran(timeline_.n_row(), 0, true);  // the step has overwritten the hidden rows of the one before
+}
 
 void Trunk::ran_on_device(size_t n) {
     marks_->wrote(timeline_.n_row(), timeline_.n_row() + n + kMaxTentative);  // and rows that it discarded
@@ -54578,11 +54755,10 @@ Result<Token> HostDecoder::sample(uint32_t i, Token guess, const Sampling& sampl
 }
 
 /// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted, all tokens
-/// but the last; a right one that ends the text is the last, as in the device loop.
+/// but the last; a right one that ends the text, or with which the constraint overflows, is the last.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
-    const size_t first = p_.timeline.size();
     *n_right = 0;
     for (uint32_t i = 0;; ++i) {
         Token id = 0;
@@ -54592,13 +54768,9 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
             --*n_right;  // the constraint cannot go on: the tokens before that stand, and the next call says so
             return {};
         }
-        if (!s.ok()) {
-            p_.constrained.rollback(p_.timeline.size() - first);
-            p_.timeline.truncate(first);
-            return s;
-        }
+        if (!s.ok()) return s;
         p_.timeline.append(id);
-        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
+        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id)) || p_.constrained.overflowed()) return {};
         ++*n_right;
     }
 }
@@ -54626,11 +54798,14 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
         p_.cache.cut(size);
         return p_.trunk.track(std::move(done));
     }
-    done = accept(n_guess, sampling, &n_right);
-    if (!done.ok()) {
+    const size_t n_text = p_.constrained.n_token();
+    Undo undo([&] {
+        p_.constrained.rollback(p_.constrained.n_token() - n_text);
+        p_.timeline.truncate(size);
         p_.trunk.discard();
-        return done;
-    }
+    });
+    AUSPEX_TRY(accept(n_guess, sampling, &n_right));
+    undo.keep();
     p_.trunk.commit(static_cast<uint32_t>(p_.timeline.size() - size));
     p_.stats.rows_decoded += 1 + n_guess;
     seen.n_token = size;
@@ -54824,39 +54999,45 @@ DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
     return seen;
 }
 
-/// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again. why: returned where
-/// none does.
-Status DeviceDecoder::cut(size_t n_kept, Status why, size_t* n) {
+/// A cycle overwrote the hidden rows of the one before it, and n of its rows are history.
+void DeviceDecoder::ran(size_t n) {
+    const size_t first = p_.timeline.n_row();
+    if (drafts_)
+        p_.cache.ran_on_device(first, n);
+    else
+        p_.cache.ran(first, n, true);
+    p_.trunk.ran_on_device(n);
+}
+
+/// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again.
+void DeviceDecoder::cut(size_t n_kept) {
     p_.context.commit(static_cast<uint32_t>(n_kept));
     running_ = ended_ = false;
-    *n = n_kept;
-    return n_kept > 0 ? Status() : why;
+}
+
+/// The token after a row, of those that the constraint allows; the loop goes on from there.
+Status DeviceDecoder::sample_again(uint32_t row, Token* token) {
+    Span<const uint32_t> allowed;
+    AUSPEX_TRY(p_.constrained.mask().get(allowed));
+    Cycle again;
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); }));
+    *token = again.tokens[0];
+    ended_ = again.done;
+    return p_.constrained.accept_masked(*token);
 }
 
 /// Lets the constraint go on by the tokens of a cycle; where it refuses one, that row is sampled again. The rows after
-/// it stand where that gives the draft that they were computed with.
+/// it stand where that gives the draft that they were computed with. errors: no token stands.
 Status DeviceDecoder::constrain(Cycle* c, Token* tokens, size_t* n) {
-    size_t i = 0;
-    while (i < *n && p_.constrained.accept(tokens[i])) ++i;
+    uint32_t i = 0;
+    while (i < *n && !p_.constrained.overflowed() && p_.constrained.accept(tokens[i])) ++i;
     for (bool stands = i < *n; stands; ++i) {
-        const uint32_t row = static_cast<uint32_t>(i);
-        Span<const uint32_t> allowed;
-        Status s = p_.constrained.mask().get(allowed);
-        c->n_accept = i > 0 ? row - 1 : 0;
-        if (!s.ok()) return cut(i, std::move(s), n);
-        Cycle again;
-        s = p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); });
-        if (!s.ok()) {
-            p_.constrained.rollback(i);
-            return s;
-        }
-        tokens[i] = again.tokens[0];
-        s = p_.constrained.accept_masked(tokens[i]);
-        if (!s.ok()) return cut(i, std::move(s), n);
-        c->n_accept = row;
-        ended_ = again.done;
-        *n = i + 1;
-        stands = !ended_ && row < n_given_ && tokens[i] == given_[row];
+        const Status s = sample_again(i, &tokens[i]);
+        if (!s.ok() && (i == 0 || p_.trunk.damaged())) return s;
+        *n = s.ok() ? i + 1 : i;  // the next call says why there are no more
+        c->n_accept = static_cast<uint32_t>(*n) - 1;
+        if (!s.ok()) cut(i);
+        stands = s.ok() && !ended_ && i < n_given_ && tokens[i] == given_[i];
     }
     return {};
 }
@@ -54869,7 +55050,7 @@ Status DeviceDecoder::take() {
     Token tokens[kMaxTentative];
     std::copy(c.tokens.begin(), c.tokens.end(), tokens);
     size_t n = c.tokens.size();
-    const size_t size = p_.timeline.size(), first = p_.timeline.n_row();
+    const size_t size = p_.timeline.size();
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
@@ -54880,14 +55061,19 @@ Status DeviceDecoder::take() {
     first_queued_ = (first_queued_ + 1) % kMaxQueued;
     --n_queued_;
     if (n == 0) return {};
-    if (p_.constrained.on()) AUSPEX_TRY(constrain(&c, tokens, &n));
+    if (p_.constrained.on()) {
+        const size_t n_text = p_.constrained.n_token();
+        Undo undo([&] {
+            p_.constrained.rollback(p_.constrained.n_token() - n_text);
+            cut(0);
+            ran(0);
+        });
+        AUSPEX_TRY(constrain(&c, tokens, &n));
+        undo.keep();
+    }
     seen.accepted = c.n_accept;
     for (size_t i = 0; i < n; ++i) p_.timeline.append(tokens[i]);
-    if (drafts_)
-        p_.cache.ran_on_device(first, n);
-    else
-        p_.cache.ran(first, n, true);
-    p_.trunk.ran_on_device(n);
+    ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
     p_.learn_from_text(sampling_, &seen);
@@ -56954,8 +57140,7 @@ Status Session::Impl::drain() {
 }
 
 Status Session::Impl::drop_ahead() {
-    if (!device) return {};
-    AUSPEX_TRY(device->drain());
+    if (device) AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
     AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
     timeline.truncate(timeline.n_given());
@@ -57039,7 +57224,10 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
-    if (s.device && !s.device->same_sampling(sampling)) AUSPEX_TRY(s.drop_ahead());
+    if (sampling != s.ahead) {
+        AUSPEX_TRY(s.drop_ahead());
+        s.ahead = sampling;
+    }
     AUSPEX_TRY(s.constrained.follow(sampling, s.history()));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
@@ -57082,17 +57270,17 @@ detail::TextHead Session::Impl::text_head() const {
     text.n_row = timeline.n_row();
     text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
     text.sampling_bytes = detail::kSamplingBytes;
-    Sampling ahead = device ? device->sampling() : Sampling();
-    if (!ahead.logit_bias.empty()) ahead.temperature = NAN;  // biases are not saved: NaN equals no sampling
-    std::memcpy(text.ahead, static_cast<const void*>(&ahead), detail::kSamplingBytes);
+    Sampling saved = ahead;
+    // Biases and constraints are not saved: NaN equals no sampling.
+    if (!ahead.logit_bias.empty() || ahead.constraint) saved.temperature = NAN;
+    std::memcpy(text.ahead, static_cast<const void*>(&saved), detail::kSamplingBytes);
     return text;
 }
 
 void Session::Impl::adopt_text(const detail::TextHead& text) {
     timeline.give_only(static_cast<size_t>(text.n_given));
-    Sampling ahead;
+    ahead = Sampling();
     std::memcpy(static_cast<void*>(&ahead), text.ahead, detail::kSamplingBytes);
-    if (device) device->set_sampling(ahead);
     forget_text();
     trunk->follow();
 }
@@ -57329,7 +57517,7 @@ Status copy_session(Impl& from, Impl& to) {
     to.trunk->continue_from(from.timeline, std::move(logits));
     if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));
     copy_kept(from, to);
-    if (to.device && from.device) to.device->set_sampling(from.device->sampling());
+    to.ahead = from.ahead;
     AUSPEX_TRY(to.vocab.copy(from.vocab));
     AUSPEX_TRY(to.constrained.copy(from.constrained));
     to.depth->copy(*from.depth, true);
