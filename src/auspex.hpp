@@ -544,7 +544,7 @@ struct ChatReply {
 };
 /// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
 /// the thinking is left out, and in a reply with calls that before a call and at the end. Of a parameter that a call
-/// gives twice the last value counts.
+/// gives twice the last value counts. Each invalid UTF-8 byte becomes U+FFFD.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest. An argument that they allow to be a string alone is that, as it
@@ -571,9 +571,9 @@ struct ReplyEvent {
 
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
-/// tag or a call, or is white space that may be the end. A declared string argument is passed on as it arrives, others
-/// when they are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last
-/// one counts. Can be moved, not copied.
+/// tag or a call, is white space that may be the end, or an unfinished character: a piece is whole characters. A
+/// declared string argument is passed on as it arrives, others when they are complete. A parameter that a call gives
+/// twice is a repeated key in the JSON of its events: the last one counts. Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;
@@ -598,7 +598,7 @@ class AUSPEX_API ReplyStream {
 
 /// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
 /// reasoning_content if there is any or the content holds </think>, which a template would take for the end of it, and
-/// tool_calls if there are any.
+/// tool_calls if there are any. Each invalid UTF-8 byte becomes U+FFFD.
 ///
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);

@@ -55,10 +55,14 @@ void check_reply(std::string_view text) {
     static const std::vector<std::string> tools = {
         R"({"name": "f", "parameters": {"properties":
             {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
+    std::string repaired;
+    detail::append_repaired(repaired, text);
     for (const bool inside : {false, true})
         for (const bool known : {false, true}) {
             const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>()).value();
-            demand(reply.content.size() + reply.thinking.size() <= text.size());
+            demand(reply.content.size() + reply.thinking.size() <= repaired.size());
+            const std::string json = to_json(reply).value();
+            demand(detail::find_bad_utf8(json) == json.size());
             check_pieces(text, inside, known ? tools : std::vector<std::string>(), reply);
             for (const ToolCall& call : reply.tool_calls) {
                 demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos ||

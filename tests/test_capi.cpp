@@ -499,6 +499,13 @@ TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
           R"([{"type": "function", "function": {"name": "f", "arguments": {"s": "a\"b"}}}]})");
     auspex_reply_free(reply);
     ok(auspex_reply_create(0, nullptr, 0, &reply, ok));
+    line.clear();
+    const std::string cut = "Hi \xf0\x9f";  // a reply that ended inside a character
+    ok(auspex_reply_push(reply, cut.data(), cut.size(), write_down, &line, ok));
+    ok(auspex_reply_finish(reply, write_down, &line, ok));
+    CHECK(line == "text<Hi>text< \xef\xbf\xbd\xef\xbf\xbd>");
+    auspex_reply_free(reply);
+    ok(auspex_reply_create(0, nullptr, 0, &reply, ok));
     const std::string bad = "<tool_call><function=f>oops";
     CHECK(auspex_reply_push(reply, bad.data(), bad.size(), write_down, &line, ok) == AUSPEX_CANCELLED);
     auspex_reply_free(reply);

@@ -218,6 +218,22 @@ TEST_CASE("text, thinking and string arguments are passed on before they end") {
     CHECK(line(s.reply()) == "[I think so.]Well, I ask: <tool_call>\n<function=g>\noops|f(s=one \"two\nthree;i:12;)");
 }
 
+TEST_CASE("a character cut anywhere is told whole, and each invalid byte as U+FFFD") {
+    for (const std::string broken : {"\xff", "\xe2\x82", "\xf0\x9f\x98", "\xf0\x9f\x98\x80", "\xc3\xa9\xc3"}) {
+        check_cuts("a " + broken, true);
+        check_cuts("a " + broken + "</think>b " + broken + " ", true);
+        check_cuts("<tool_call><function=f><parameter=s>" + broken + "</parameter><parameter=o>" + broken +
+                       "</parameter></function></tool_call>",
+                   false);
+        check_cuts("<tool_call>{\"name\": \"g\", \"arguments\": {\"x\": [\"" + broken + "\"]}}</tool_call>", false);
+    }
+    ReplyStream s(false, kTools);
+    CHECK(line(s.push("Hi \xf0\x9f").value()) == "text<Hi>");
+    CHECK(line(s.push("\x98\x80\xf0\x9f").value()) == "text< \xf0\x9f\x98\x80>");
+    CHECK(line(s.finish().value()) == "text<\xef\xbf\xbd\xef\xbf\xbd>");
+    CHECK(s.reply().content == "Hi \xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd");
+}
+
 TEST_CASE("a stream that is empty or finished refuses text") {
     ReplyStream empty;
     CHECK(empty.push("x").status().code == Code::bad_argument);
@@ -279,4 +295,8 @@ TEST_CASE("a reply becomes the message that a request reads back") {
     for (const ChatStyle style : {ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth})
         CHECK(auspex::render_chat(request, style).value().text().find("</think>\n\n" + named + "<|im_end|>") !=
               std::string::npos);
+    // A reply put together by the caller may hold any bytes.
+    const std::string bad = auspex::to_json({"\xff", "a\xf0\x9f", {{"f", {{"x", "[\"\xe2\x82\"]", true}}}}}).value();
+    REQUIRE(ChatRequest::from_json("{\"messages\": [" + bad + "]}").get(request).ok());
+    CHECK(request.messages[0].content == "a\xef\xbf\xbd\xef\xbf\xbd");
 }

@@ -177,7 +177,9 @@ Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
         }
         out += "}}}";
     }
-    return out + (reply.tool_calls.empty() ? "}" : "]}");
+    std::string json;  // of a reply put together by the caller, too, which may hold any bytes
+    detail::append_repaired(json, out + (reply.tool_calls.empty() ? "}" : "]}"));
+    return json;
 }
 AUSPEX_CATCH
 

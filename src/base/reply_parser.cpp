@@ -42,15 +42,13 @@ void keep_last(std::vector<ToolArgument>& arguments) {
 }  // namespace
 }  // namespace reply_parser_impl
 
-std::string HeldText::push(std::string_view piece, bool complete, bool trim_front) {
+std::string HeldText::push(std::string_view piece, bool trim_front) {
     held_.append(piece);
     size_t begin = held_.size(), end = 0;  // of the first and the last character that is no white space
     while (n_checked_ < held_.size()) {
         const char* p = held_.data() + n_checked_;
-        const size_t left = held_.size() - n_checked_;
-        if (!complete && left < 4 && is_utf8_prefix(p, left)) break;
         size_t n = 0;
-        if (!is_python_space(decode_utf8(p, left, &n))) {
+        if (!is_python_space(decode_utf8(p, held_.size() - n_checked_, &n))) {
             begin = std::min(begin, n_checked_);
             end = n_checked_ + n;
         }
@@ -144,17 +142,17 @@ void ReplyParser::add(ReplyEvent::Kind kind, std::string_view text) {
     events_->push_back(std::move(event));
 }
 
-void ReplyParser::say_reasoning(size_t to, bool complete) {
-    const std::string piece = thought_.push(text(given_, to), complete, reply.thinking.empty());
+void ReplyParser::say_reasoning(size_t to) {
+    const std::string piece = thought_.push(text(given_, to), reply.thinking.empty());
     given_ = to;
     reply.thinking += piece;
     add(ReplyEvent::Kind::reasoning, piece);
 }
 
 /// White space before a call and at the end of a reply with calls is left out, and what separates two calls.
-void ReplyParser::say_text(size_t to, bool complete) {
+void ReplyParser::say_text(size_t to) {
     const bool after_calls = reply.content.empty() && !reply.tool_calls.empty();
-    const std::string piece = content_.push(text(given_, to), complete, after_calls);
+    const std::string piece = content_.push(text(given_, to), after_calls);
     given_ = to;
     if (piece.empty()) return;
     blank_ = false;
@@ -179,7 +177,7 @@ bool ReplyParser::start() {
 bool ReplyParser::thinking() {
     using namespace reply_parser_impl;
     const size_t tag = find_tag();
-    say_reasoning(tag, tag < text_.size());
+    say_reasoning(tag);
     if (tag == text_.size()) return false;
     const Match closed = match(tag, kThinkEnd);
     if (closed == Match::yes) {
@@ -218,7 +216,7 @@ void ReplyParser::finish_thinking_call() {
     rest.push(text(given_, text_.size()));
     rest.finish();
     if (rest.reply.tool_calls.empty()) {
-        say_reasoning(text_.size(), true);
+        say_reasoning(text_.size());
         return;
     }
     given_ = text_.size();
@@ -238,7 +236,7 @@ bool ReplyParser::thought() {
 
 bool ReplyParser::content() {
     const size_t tag = find_tag();
-    say_text(tag, tag < text_.size());
+    say_text(tag);
     if (tag == text_.size()) return false;
     switch (candidate(tag, false)) {
         case Match::more: return false;
@@ -496,7 +494,8 @@ void ReplyParser::compact() {
 }
 
 void ReplyParser::push(std::string_view piece) {
-    text_.append(piece);
+    bytes_.append(piece);
+    text_ += take_characters(bytes_, false);
     while (step()) {
     }
     compact();
@@ -504,10 +503,11 @@ void ReplyParser::push(std::string_view piece) {
 
 void ReplyParser::finish() {
     final_ = true;
+    text_ += take_characters(bytes_, true);
     while (step()) {
     }
-    if (state_ == State::thinking || state_ == State::thinking_call) return say_reasoning(given_, true);
-    say_text(given_, true);
+    if (state_ == State::thinking || state_ == State::thinking_call) return say_reasoning(given_);
+    say_text(given_);
     if (!reply.tool_calls.empty()) return;
     const std::string space = content_.take();
     reply.content += space;

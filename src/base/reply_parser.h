@@ -6,6 +6,7 @@
 // Tests   tests/test_chat.cpp, tests/test_reply_stream.cpp, tests/fuzz_chat.cpp
 #pragma once
 #include "chat.h"
+#include "text_stream.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -30,9 +31,9 @@ class ToolSchemas {
 /// Text that arrives in pieces, without the white space at its end until other text follows.
 class HeldText {
   public:
-    /// Appends `piece` and returns what ends in no white space and was not returned before. complete: no character
-    /// goes on in a later piece. trim_front: leaves out the white space in front.
-    std::string push(std::string_view piece, bool complete, bool trim_front);
+    /// Appends `piece`, whole characters, and returns what ends in no white space and was not returned before.
+    /// trim_front: leaves out the white space in front.
+    std::string push(std::string_view piece, bool trim_front);
     /// The white space that is held.
     std::string take() { return std::exchange(n_checked_, size_t{0}), std::exchange(held_, std::string()); }
     size_t n_held() const { return held_.size(); }
@@ -104,8 +105,8 @@ class ReplyParser {
 
     std::string_view text(size_t from, size_t to) const { return std::string_view(text_).substr(from, to - from); }
     size_t find_tag();
-    void say_reasoning(size_t to, bool complete);
-    void say_text(size_t to, bool complete);
+    void say_reasoning(size_t to);
+    void say_text(size_t to);
     void add(ReplyEvent::Kind kind, std::string_view text);
     void compact();
 
@@ -113,7 +114,8 @@ class ReplyParser {
     std::vector<ReplyEvent>* events_;
     bool inside_thinking_, final_ = false;
     State state_ = State::start;
-    std::string text_;         ///< not given out yet
+    std::string bytes_;        ///< of a character that goes on in the next piece
+    std::string text_;         ///< not given out yet: whole characters
     size_t at_ = 0;            ///< where to go on reading
     size_t given_ = 0;         ///< given out up to here; the beginning of the call while one is read
     size_t inside_ = 0;        ///< where to look for the next call if this one fails
