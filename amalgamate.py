@@ -36,6 +36,9 @@ PASTED = (".inl", ".inc")
 # Macros that a source file may leave defined, because system headers read them.
 LASTING_MACROS = {"NOMINMAX", "WIN32_LEAN_AND_MEAN", "VK_NO_PROTOTYPES", "_FILE_OFFSET_BITS", "_GNU_SOURCE"}
 
+# Names in the code that headers of others define as macros: rpcndr.h `small`, Qt `emit` and `slots`.
+SHIELDED = ("emit", "slots", "small")
+
 LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 SYSTEM_INCLUDE = re.compile(r"^\s*#\s*include\s*<([^>]+)>")
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
@@ -261,17 +264,22 @@ class Amalgamation:
             "// ==== the internals: declarations " + "=" * 68,
             "#if (defined(AUSPEX_IMPLEMENTATION) || defined(AUSPEX_INTERNALS)) && !defined(AUSPEX_INTERNALS_INCLUDED)",
             "#define AUSPEX_INTERNALS_INCLUDED",
-            *declarations,
+            *self.shielded(declarations),
             "",
             "#endif  // AUSPEX_INTERNALS_INCLUDED",
             "",
             "// ==== the internals: code " + "=" * 76,
             "#if defined(AUSPEX_IMPLEMENTATION) && !defined(AUSPEX_IMPLEMENTATION_INCLUDED)",
             "#define AUSPEX_IMPLEMENTATION_INCLUDED",
-            *code,
+            *self.shielded(code),
             "",
             "#endif  // AUSPEX_IMPLEMENTATION_INCLUDED",
         ]
+
+    def shielded(self, lines):
+        """Lines in which the application's macros of these names are not defined; afterwards they are again."""
+        hide = [line for name in SHIELDED for line in (f'#pragma push_macro("{name}")', f"#undef {name}")]
+        return [*hide, *lines, "", *(f'#pragma pop_macro("{name}")' for name in SHIELDED)]
 
     def c_header(self, version):
         self.system_seen = set()

@@ -120,6 +120,22 @@ class Makes(BaseAmalgamate):
         self.assertEqual(subprocess.run([program]).returncode, 0)
 
 
+    def test_macros_that_other_headers_define_neither_break_it_nor_get_lost(self):
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if not compiler:
+            self.skipTest("no compiler")
+        low = "struct Low { int small = 1, slots = 2; void emit(); };\n"
+        self.write({"src/base/low.h": TREE["src/base/low.h"] + low,
+                    "src/base/low.cpp": TREE["src/base/low.cpp"] + "void Low::emit() { small = slots; }\n",
+                    "user.cpp": "#define small char\n#define emit\n#define slots\n#define AUSPEX_IMPLEMENTATION\n"
+                                '#include "auspex.hpp"\nclass User { public slots: emit small c = 1; };\n'})
+        self.run_script()
+        done = subprocess.run([compiler, "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I",
+                               os.path.join(self.root, "single_include"), os.path.join(self.root, "user.cpp")],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 class CInterface(BaseAmalgamate):
     C_TREE = {"src/auspex.cpp": TREE["src/auspex.cpp"] + '#include "auspex.h"\n#include "capi/capi.cpp"\n',
               "src/auspex.h": "#ifndef AUSPEX_H\n#define AUSPEX_H\n#include <stdint.h>\nint32_t c_entry(void);\n"

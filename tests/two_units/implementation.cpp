@@ -1,6 +1,11 @@
 // The one unit that holds the library, stb-style; a plain include may come before.
 #include "auspex.hpp"
 
+// As Windows and Qt define them; the implementation uses these names.
+#define small char
+#define emit
+#define slots
+
 #define AUSPEX_IMPLEMENTATION
 #define AUSPEX_C_IMPLEMENTATION
 #include "auspex.h"  // brings auspex.hpp
