@@ -20,6 +20,10 @@
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
 
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 201703L
+#error "auspex needs C++17: compile with -std=c++17 (MSVC: /std:c++17) or later"
+#endif
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -36,6 +36,21 @@ class Readme(unittest.TestCase):
         r = subprocess.run([compiler, "-fsyntax-only", *command[1:]], cwd=REPO, capture_output=True, text=True)
         self.assertEqual(r.returncode, 0, r.stderr)
 
+    def test_the_header_says_which_options_it_cannot_be_compiled_with(self):
+        compiler = shutil.which("g++")
+        if not compiler:
+            self.skipTest("needs g++")
+        command = [compiler, "-fsyntax-only", "-Wfatal-errors", "-DAUSPEX_NO_VULKAN", "-I",
+                   os.path.join(REPO, "single_include"), "-x", "c++", "-"]
+        plain, whole = "#include <auspex.hpp>\n", "#define AUSPEX_IMPLEMENTATION\n#include <auspex.hpp>\n"
+        for options, program, said in ((["-std=c++14"], plain, "needs C++17"),
+                                       (["-std=c++17", "-ffast-math"], whole, "without -ffast-math"),
+                                       (["-std=c++17", "-O2", "-ffinite-math-only"], whole, "without -ffast-math"),
+                                       (["-std=c++17", "-ffast-math"], plain, "")):
+            r = subprocess.run([*command, *options], input=program, capture_output=True, text=True)
+            self.assertEqual(r.returncode == 0, said == "", r.stderr)
+            self.assertIn(said, r.stderr)
+
     def test_it_shows_two_commands(self):
         configure, run = commands("README.md")
         self.assertTrue(configure.startswith("cmake -S . -B build ") and run.startswith("build/auspex "))

@@ -29,7 +29,7 @@ AUSPEX_INLINE V exp_plus(V x, V c) {
     const V half = floor_of(mul(n, splat(0.5f)));
     return fma(mul(p, power_of_two(half)), power_of_two(sub(n, half)), c);
 }
-// The divisors below stay finite: under -ffast-math a compiler multiplies by the reciprocal, and infinity times
+// The divisors below stay finite: under -freciprocal-math a compiler multiplies by the reciprocal, and infinity times
 // its reciprocal is a NaN. Holding e^x at e^88 changes a result by less than 1e-36.
 AUSPEX_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
 AUSPEX_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }

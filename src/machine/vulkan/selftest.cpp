@@ -45,7 +45,7 @@ struct Sequence {
 
 uint32_t bits(float f) { return load<uint32_t>(&f); }
 float real(uint32_t u) { return load<float>(&u); }
-bool is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }  // on bits: safe under -ffast-math
+bool is_nan(uint32_t u) { return (u & 0x7fffffffu) > 0x7f800000u; }
 
 std::vector<Question> questions(const DeviceTraits& traits) {
     std::vector<Question> all;
