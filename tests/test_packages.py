@@ -45,6 +45,8 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : 1;
 }
 """
+# Flags of a project that are not ours: its sources keep to them, and so does the public header; the library need not.
+STRICT = "-Werror;-Wshadow;-Wold-style-cast;-Wswitch-enum"
 TARGETS = """
 add_executable(from_cpp main.cpp)
 target_link_libraries(from_cpp PRIVATE {cpp})
@@ -53,6 +55,7 @@ target_link_libraries(from_c PRIVATE {c})
 """
 FETCH = """cmake_minimum_required(VERSION 3.18)
 project(consumer LANGUAGES C CXX)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:{strict}>")
 include(FetchContent)
 FetchContent_Declare(auspex URL {url} URL_HASH SHA256={sha256})
 FetchContent_MakeAvailable(auspex)
@@ -106,7 +109,7 @@ class Packages(BasePackages):
         out = case.check(sys.executable, os.path.join(REPO, "packaging", "release.py"), cls.release).split()
         cls.archive, cls.sha256 = out[0], out[2]
         cls.version = os.path.basename(cls.archive)[len("auspex-"):-len(".tar.gz")]
-        text = FETCH.format(url="file://" + cls.archive, sha256=cls.sha256)
+        text = FETCH.format(url="file://" + cls.archive, sha256=cls.sha256, strict=STRICT)
         cls.fetched = case.build("fetch", text + TARGETS.format(cpp="auspex::auspex", c="auspex::shared"),
                                  "-DAUSPEX_INSTALL=ON", "-DAUSPEX_SHARED=ON")
         first = os.path.join(cls.root, "first")
@@ -133,6 +136,7 @@ class Packages(BasePackages):
     def test_add_subdirectory_compiles_what_is_linked_and_installs_nothing(self):
         source = os.path.join(self.fetched, "_deps", "auspex-src")  # the same paths: ccache knows them
         text = ("cmake_minimum_required(VERSION 3.18)\nproject(consumer LANGUAGES C CXX)\n"
+                f'add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:{STRICT}>")\n'
                 f"add_subdirectory({source} auspex)\nif(TARGET auspex_shared OR AUSPEX_INSTALL)\n"
                 'message(FATAL_ERROR "expected the static library alone")\nendif()\n')
         folder = self.build("subdirectory", text + TARGETS.format(cpp="auspex::auspex", c="auspex::c"))

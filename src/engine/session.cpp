@@ -132,7 +132,7 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
 
 Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
 
-Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
+Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
     constrained.replaced(same, wanted.size());
@@ -151,7 +151,7 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (!has_logits) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
     trunk->follow();
     detail::PrefixReport report;
-    const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
+    const Status s = trunk->change_state([&] { return tree->sync(wanted, prompt_marks, has_logits).get(report); });
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
         vocab.forget(0);
@@ -164,10 +164,10 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     return report;
 }
 
-Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> marks) {
+Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> prompt_marks) {
     const auto start = std::chrono::steady_clock::now();
     detail::PrefixReport report;
-    Status done = replace_tokens(wanted, marks).get(report);
+    Status done = replace_tokens(wanted, prompt_marks).get(report);
     if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
     if (done.ok()) done = trunk->prefill(report.rows_computed);
     stats.prefill_s += detail::seconds_since(start);

@@ -56,9 +56,9 @@ struct Session::Impl {
     Status fill_draft_cache(size_t n);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
-    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
+    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);
     /// The same, and computes them.
-    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
+    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
         vocab.forget(0);
