@@ -169,6 +169,29 @@ class Packages(BasePackages):
             self.assertEqual(r.returncode == 0, said == "", r.stderr)
             self.assertIn(said, " ".join(r.stderr.split()))
 
+    def test_a_project_in_c_is_told_that_the_static_library_needs_cpp(self):
+        alone = os.path.join(self.root, "static alone")
+        shutil.copytree(self.prefix, alone)
+        for folder, _, names in os.walk(alone):
+            for name in names:
+                if name.startswith("auspex-shared"):
+                    os.remove(os.path.join(folder, name))
+        source = os.path.join(self.fetched, "_deps", "auspex-src")
+        find = "find_package(auspex 0.1 REQUIRED{})\n"
+        for prefix, text, said in (
+                (self.prefix, find.format(" COMPONENTS static"), "'static' here: it needs C++ in the project"),
+                (alone, find.format(""), "a static library alone here: it needs C++ in the project"),
+                (self.prefix, find.format(""), ""),
+                (self.prefix, f"add_subdirectory({source} auspex)\n", "which a project without C++ cannot link")):
+            folder = self.project("languages", "cmake_minimum_required(VERSION 3.18)\nproject(a LANGUAGES C)\n" +
+                                  f"{text}add_executable(from_c main.c)\n"
+                                  "target_link_libraries(from_c PRIVATE auspex::c)\n")
+            shutil.rmtree(os.path.join(folder, "build"), ignore_errors=True)
+            r = run("cmake", "-S", folder, "-B", os.path.join(folder, "build"), "-G", "Ninja", "-DAUSPEX_NO_VULKAN=ON",
+                    f"-DCMAKE_PREFIX_PATH={prefix}")
+            self.assertEqual(r.returncode == 0, said == "", r.stderr)
+            self.assertIn(said, " ".join(r.stderr.split()))
+
     @unittest.skipUnless(shutil.which("pkg-config"), "needs pkg-config")
     def test_pkg_config_gives_the_c_interface_and_the_cpp_interface(self):
         folder = self.project("pkg", "")
