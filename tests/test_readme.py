@@ -109,6 +109,12 @@ class Documents(unittest.TestCase):
                     if option != "--help":
                         self.assertRegex(helps[command], re.escape(option) + r"\b", f"{page}: auspex {command}{rest}")
 
+    def test_every_option_of_the_build_is_described(self):
+        options = re.findall(r"^(?:option\(|set\((?=\w+ \S+ CACHE))(AUSPEX_\w+)", read("CMakeLists.txt"), re.MULTILINE)
+        self.assertIn("AUSPEX_SANITIZE", options)
+        pages = read("docs/BUILDING.md") + read("docs/CONTRIBUTING.md")
+        self.assertEqual([name for name in options if f"-D{name}=" not in pages], [])
+
     def test_the_changelog_knows_the_version(self):
         version = re.search(r'#define AUSPEX_VERSION "([^"]+)"', read("src/auspex.hpp")).group(1)
         self.assertIn(f"## {version}", read("CHANGELOG.md"))
