@@ -336,7 +336,7 @@ typedef struct auspex_sampling {
     float frequency_penalty; /* subtracted once per occurrence */
     float presence_penalty;  /* subtracted once per seen id */
     uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
-    uint32_t reserved;
+    uint32_t reserved;       /* 0 */
     uint64_t seed;
     const auspex_constraint* grammar;    /* only tokens that it allows are sampled; null: all */
     uint64_t constrained_from;           /* 1 + the token of the history where the text of the grammar begins, to go on

@@ -158,6 +158,12 @@ TEST_CASE("C: structs of older and newer programs work, and those that were neve
     check_filled<auspex_sync_report>([&](auspex_sync_report* o) {
         return auspex_session_sync(s, tiny_ids(8, 1).data(), 8, nullptr, 0, o, nullptr);
     });
+    auspex_sampling sampling;
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0;
+    CHECK(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    sampling.reserved = 1;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
     auspex_session_options o;
     CHECK(auspex_session_options_init(&o, 4) == AUSPEX_BAD_ARGUMENT);
     CHECK(auspex_session_options_init(nullptr, sizeof o) == AUSPEX_BAD_ARGUMENT);

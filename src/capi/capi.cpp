@@ -184,6 +184,7 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
 Answer sampling(const auspex_sampling* given, Sampling* to) {
     auspex_sampling from;
     AUSPEX_C_TRY(read(given, &from, "auspex_sampling"));
+    AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_sampling.reserved"));
     if (from.grammar != nullptr) {
         AUSPEX_C_TRY(need(from.grammar, "constraint"));
         to->constraint = from.grammar->constraint;
