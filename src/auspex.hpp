@@ -225,6 +225,7 @@ class AUSPEX_API Device {
     /// passed over.
     ///
     /// errors    no_device: nothing of that kind; the text lists what was found.
+    ///           unsupported: a cpu_path that this processor or build lacks; the text lists those it has.
     ///           bad_argument: an option out of range, or jobs that do not run at the same time. out_of_memory: memory
     ///           or threads.
     /// cost      CPU: microseconds. Vulkan: 50-200 ms, less with a pipeline cache.
@@ -835,7 +836,7 @@ struct LayerWindow {
 ///
 /// errors    bad_argument: names the entry that is not of this form; out_of_memory.
 AUSPEX_API Result<std::vector<LayerWindow>> parse_windows(std::string_view spec);
-/// The inverse of parse_windows(): "3:64+4,7:full".
+/// The inverse of parse_windows(): "3:64+4,7:full". Empty for no windows, which parse_windows() refuses.
 AUSPEX_API std::string print_windows(const std::vector<LayerWindow>& windows);
 
 /// A layer's window is full: from now on each row evicts the oldest token it could see.
@@ -1077,8 +1078,8 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
-    ///           of threads may differ.
+    ///           hyperparameters, another kind of device, other windows or KV formats; with windows it may also
+    ///           have to be of the same n_context and n_ubatch. The history is kept. The number of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 

@@ -309,6 +309,10 @@ TEST_CASE("restore equivalence: a session with windows continues after restarts 
     REQUIRE(snap.ok());
     CHECK(snap.value().bytes.size() < large.save().value().bytes.size());
     CHECK(large.restore(snap.value()).code == Code::bad_argument);
+    // A ring as large as the context keeps all rows.
+    const Status other = session_with(model, "3:64", 640, 600).restore(snap.value());
+    CHECK(other.code == Code::bad_argument);
+    CHECK_MESSAGE(other.text.find("n_context and n_ubatch must be") != std::string::npos, other.text);
 }
 
 TEST_CASE("a smaller window in the draft block changes its drafts and not the text" * doctest::test_suite("long")) {
