@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "../src/machine/cpu/cpu.h"
 #include "../src/plan/arch.h"
 #include "../src/plan/weights.h"
+#include "context_rig.h"
 #include "oracle.h"
 #include "reference.h"
 #include "session_rig.h"
@@ -139,6 +141,31 @@ TEST_CASE("every family computes what plain loops in double precision compute" *
             MESSAGE(name << " " << (bound.path == CpuPath::best ? "best" : "reference") << ": trunk " << errors[0]
                          << ", drafts " << errors[1] << " " << errors[2] << " " << errors[3] << " " << errors[4]);
             for (double e : errors) CHECK(e <= bound.error);
+        }
+    }
+}
+
+TEST_CASE("the activations of a draft block do not overlap, also where no layer has their widths") {
+    TinyOptions o = narrow();
+    o.family = Family::step35;
+    o.interval = 1;  // the layers have 4 heads, the draft blocks 8
+    const ContextRig rig(o);
+    std::shared_ptr<Backend> machine;
+    REQUIRE(open_cpu({}).get(machine).ok());
+    const std::shared_ptr<LoadedModel> model = rig.load(*machine);
+    for (uint32_t n_row : {64u, 512u}) {
+        const std::unique_ptr<Context> context = rig.context(*model, {}, 1024, n_row);
+        for (const Tape& tape : rig.plan.mtp) {
+            std::map<const float*, SlotId> placed;  // by the first value
+            for (const Op& op : tape.ops)
+                for (SlotId id : {op.in[0], op.in[1], op.out})
+                    if (id != kNoSlot) placed[context->read_row(id, 0).value().data()] = id;
+            const float* end = nullptr;
+            for (const auto& [at, id] : placed) {
+                CAPTURE(rig.plan.slot(id).name);
+                CHECK(at >= end);
+                end = at + std::min(n_row, id == tape.logits ? kMaxTentative : kMaxMtpRows) * rig.plan.slot(id).width();
+            }
         }
     }
 }

@@ -4,8 +4,10 @@
 
 #ifndef AUSPEX_NO_VULKAN
 #include <cmath>
+#include <map>
 
 #include "../src/base/file.h"
+#include "../src/machine/vulkan/list_builder.h"
 #include "session_rig.h"
 
 using namespace test_vulkan_model;
@@ -136,6 +138,35 @@ TEST_CASE("back-end equivalence: every family gives the CPU's rows, in prompts a
             side.mtp(tape, p0, 1, p0 + 54, 1, false, hidden.data());
         }
         MESSAGE(name << ": worst relative error " << side.worst);
+    }
+}
+
+TEST_CASE("the activations of a draft block do not overlap on the device, also where no layer has their widths") {
+    if (!shared_gpu()) return;
+    TinyOptions tiny = family_of(Family::step35);
+    tiny.interval = 1;  // the layers have 4 heads, the draft blocks 8
+    const ContextRig rig(tiny);
+    std::shared_ptr<vk::VulkanModel> model;
+    REQUIRE(vk::VulkanModel::outline(shared_gpu(), rig.plan).get(model).ok());
+    for (uint32_t n_ubatch : {64u, 512u}) {
+        ContextOptions options;
+        options.n_context = 1024;
+        options.n_ubatch = n_ubatch;
+        options.kv.resize(rig.plan.slots.size());
+        vk::Buffers buffers;
+        REQUIRE(vk::Buffers::outline(*model, options).get(buffers).ok());
+        for (const Tape& tape : rig.plan.mtp) {
+            std::map<uint64_t, SlotId> placed;
+            for (const Op& op : tape.ops)
+                for (SlotId id : {op.in[0], op.in[1], op.out})
+                    if (id != kNoSlot && buffers.row[id].bytes != 0) placed[buffers.row[id].offset] = id;
+            uint64_t end = 0;
+            for (const auto& [at, id] : placed) {
+                CAPTURE(rig.plan.slot(id).name);
+                CHECK(at >= end);
+                end = at + buffers.row[id].bytes;
+            }
+        }
     }
 }
 

@@ -7,19 +7,17 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace context_impl {
 
-/// The slots that no operation of the trunk touches.
-std::vector<bool> outside_trunk(const Plan& plan) {
-    std::vector<bool> outside(plan.slots.size(), true);
-    auto inside = [&](SlotId id) {
-        if (id != kNoSlot) outside[id] = false;
+/// Marks the slots that the tape touches.
+void mark(const Tape& tape, std::vector<bool>* touched) {
+    auto touch = [&](SlotId id) {
+        if (id != kNoSlot) (*touched)[id] = true;
     };
-    inside(plan.trunk.hidden);
-    inside(plan.trunk.logits);
-    for (const Op& op : plan.trunk.ops) {
-        for (SlotId id : op.in) inside(id);
-        for (SlotId id : {op.out, op.state, op.state2}) inside(id);
+    touch(tape.hidden);
+    touch(tape.logits);
+    for (const Op& op : tape.ops) {
+        for (SlotId id : op.in) touch(id);
+        for (SlotId id : {op.out, op.state, op.state2}) touch(id);
     }
-    return outside;
 }
 
 }  // namespace context_impl
@@ -122,7 +120,8 @@ void CpuContext::lay_out(const ContextOptions& options) {
     delta_rows_ = place<DeltaRow>(uint64_t{n_thread} * kDeltaChunk);
 }
 
-/// Trunk and draft block never run at the same time, so the activations that neither keeps share their memory.
+/// Trunk and draft block never run at the same time, so what only one of them touches shares memory with what only the
+/// other does, unless its rows are kept.
 void CpuContext::place_activations(const ContextOptions& options) {
     const Plan& plan = *model_->plan;
     const auto floats = [&](SlotId id) {
@@ -131,12 +130,15 @@ void CpuContext::place_activations(const ContextOptions& options) {
                                                        : n_row_max_;
         return round_up(n_row * plan.slot(id).width(), 16);
     };
+    std::vector<bool> in_mtp(plan.slots.size(), false);
+    for (const Tape& t : plan.mtp)
+        if (options.mtp) context_impl::mark(t, &in_mtp);
     std::vector<uint64_t> at(plan.slots.size(), UINT64_MAX);
     uint64_t n_float[2] = {0, 0};
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const SlotRole role = plan.slot(id).role;
         if ((mtp_only_[id] && !options.mtp) || (role != SlotRole::activation && role != SlotRole::kept)) continue;
-        if (role == SlotRole::activation && id != plan.trunk.hidden && id != plan.trunk.logits) {
+        if (role == SlotRole::activation && in_mtp[id] == mtp_only_[id]) {
             at[id] = n_float[mtp_only_[id]];
             n_float[mtp_only_[id]] += floats(id);
         } else {
@@ -166,7 +168,9 @@ void CpuContext::note(uint64_t bytes) {
 Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    mtp_only_ = context_impl::outside_trunk(*model_->plan);
+    mtp_only_.assign(model_->plan->slots.size(), false);
+    context_impl::mark(model_->plan->trunk, &mtp_only_);
+    mtp_only_.flip();
     AUSPEX_TRY(kv_shapes(*model_->plan, options).get(kv_shapes_));
     lay_out(options);
     return {};

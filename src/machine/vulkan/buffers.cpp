@@ -34,11 +34,18 @@ struct MoeNeeds {
 /// What the kernels of every tape touch.
 struct Needs {
     Needs(const Plan& p, uint32_t n_row_of_trunk)
-        : plan(p), n_row(p.slots.size(), 0), squares(p.slots.size(), false), n_row_max(n_row_of_trunk) {
+        : plan(p),
+          n_row(p.slots.size(), 0),
+          in_trunk(p.slots.size(), false),
+          in_mtp(p.slots.size(), false),
+          squares(p.slots.size(), false),
+          n_row_max(n_row_of_trunk) {
         for (SlotId id = 0; id < p.slots.size(); ++id) together.push_back(id);
     }
     const Plan& plan;
-    std::vector<uint64_t> n_row;  ///< by SlotId: rows of an activation; 0: never touched
+    std::vector<uint64_t> n_row;             ///< by SlotId: rows of an activation; 0: never touched
+    std::vector<bool> in_trunk, in_mtp;      ///< by SlotId: an activation that such a tape touches
+    std::vector<bool>* in_tape = &in_trunk;  ///< of the tape that is looked at
     std::vector<bool> squares;
     std::vector<SlotId> together;  ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0,
@@ -59,8 +66,10 @@ struct Needs {
         together[std::max(ra, rb)] = std::min(ra, rb);
     }
     void touch(SlotId id) {
-        if (id != kNoSlot && (plan.slot(id).role == SlotRole::activation || plan.slot(id).role == SlotRole::kept))
-            n_row[id] = std::max<uint64_t>(n_row[id], n_row_max);
+        if (id == kNoSlot || (plan.slot(id).role != SlotRole::activation && plan.slot(id).role != SlotRole::kept))
+            return;
+        n_row[id] = std::max<uint64_t>(n_row[id], n_row_max);
+        (*in_tape)[id] = true;
     }
     void look(const Node& d, uint32_t n_context, const std::vector<KvShape>& shapes) {
         const bool reads_op = d.kind == Node::Kind::delta || d.kind == Node::Kind::append;
@@ -154,9 +163,8 @@ struct Buffers::Planned {
     MemoryPlan memory;
     std::vector<std::function<void(const Memory&)>> place;
     std::vector<MemoryItem> items;
-    std::vector<KvShape> shapes;    ///< by SlotId
-    std::vector<bool> trunk_needs;  ///< by SlotId
-    Status status;                  ///< the first error
+    std::vector<KvShape> shapes;  ///< by SlotId
+    Status status;                ///< the first error
 
     /// Plans a region; `region` is set once there is memory.
     void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
@@ -216,7 +224,6 @@ Status Buffers::lay_out(Planned* to) {
     const VulkanModel& model = to->model;
     const ContextOptions& options = to->options;
     const Plan& plan = *model.plan;
-    const size_t n_slot = plan.slots.size();
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
@@ -234,8 +241,7 @@ Status Buffers::lay_out(Planned* to) {
     look(plan.trunk);
     for (const Node& d : model.nodes(plan.trunk))
         if (d.head && d.norm != kNoSlot) b.head_input = d.x;
-    to->trunk_needs.resize(n_slot);
-    for (SlotId id = 0; id < n_slot; ++id) to->trunk_needs[id] = needs.n_row[id] != 0;
+    needs.in_tape = &needs.in_mtp;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
 
@@ -246,8 +252,8 @@ Status Buffers::lay_out(Planned* to) {
     return to->status;
 }
 
-/// Activations, those bound together in one region. Trunk and draft block never run in one recording, so activations
-/// that neither keeps share memory.
+/// Activations, those bound together in one region. Trunk and draft block never run in one recording, so what only the
+/// block touches lies in the memory of what only the trunk touches, unless its rows are kept.
 void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
     buffers_impl::Needs& needs = *all;
     const Plan& plan = *to->model.plan;
@@ -266,13 +272,14 @@ void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
     std::vector<Room> rooms;
     for (SlotId id = 0; id < n_slot; ++id) {
         if (needs.root(id) != id) continue;
-        bool of_trunk = false, passing = true;
+        bool in_trunk = false, in_mtp = false, passing = true;
         uint64_t bytes = 0;
         std::vector<std::pair<SlotId, uint64_t>> members;
         for (SlotId m = id; m < n_slot; ++m) {
             if (needs.root(m) != id || needs.n_row[m] == 0) continue;
             members.push_back({m, bytes});
-            of_trunk = of_trunk || to->trunk_needs[m];
+            in_trunk = in_trunk || needs.in_trunk[m];
+            in_mtp = in_mtp || needs.in_mtp[m];
             passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden &&
                       m != plan.trunk.logits;
             bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
@@ -280,14 +287,14 @@ void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
         if (members.empty()) continue;
         const auto room =
             std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
-        if (passing && !of_trunk && room != rooms.end()) {
+        if (passing && !in_trunk && room != rooms.end()) {
             to->place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
                 b.group[to_group] = b.group[r.first].part(r.at, bytes);
             });
             room->at += bytes;
         } else {
             to->want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
-            if (passing && of_trunk) rooms.push_back({members[0].first, 0, bytes});
+            if (passing && !in_mtp) rooms.push_back({members[0].first, 0, bytes});
         }
         for (const auto& m : members)
             b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
