@@ -462,11 +462,13 @@ TEST_CASE("shards that belong together become one model") {
 
     CHECK(joined({GgufWriter().finish()}).ok());  // an ordinary file is a model of one shard
     CHECK(joined({shard(0, 1, 1, "a")}).ok());
+    CHECK(joined({shard(0, 0, 1, "a")}).ok());  // merged from shards
 }
 
 TEST_CASE("shards that do not belong together are refused") {
     refused(Gguf::join({}).status(), Code::bad_argument, {"no shards"});
     refused(joined({shard(0, 3, 3, "a")}).status(), Code::bad_file, {"3 shards", "1 were given"});
+    refused(joined({shard(0, 0, 2, "a"), shard(1, 0, 2, "b")}).status(), Code::bad_file, {"0 shards", "2 were given"});
     refused(joined({shard(0, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,
             {"shard 1 says it is number 0"});
     refused(joined({shard(1, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,

@@ -373,6 +373,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         Status status = s.get_u32("split.count", 1).get(count);
         if (status.ok()) status = s.get_u32("split.no", 0).get(no);
         if (!status.ok()) return status;
+        if (count == 0 && shards.size() == 1) count = 1;  // tools that merge shards leave 0
         if (count != shards.size())
             return fail(Code::bad_file, "shard ", i, " says the model has ", count, " shards, but ", shards.size(),
                         " were given.", kTogether);
