@@ -54,6 +54,30 @@ bool says(const Status& s, std::initializer_list<const char*> parts) {
     return !s.ok();
 }
 
+/// The Status of planning the tiny file with one more tensor of 64 ones, if named, and the keys that `add` writes,
+/// which replace the file's own.
+Status plan_plus(const char* tensor, const std::function<void(GgufWriter&)>& add, bool mtp = true) {
+    GgufWriter writer;
+    if (add) add(writer);
+    const std::vector<float> ones(64, 1.0f);
+    if (tensor) writer.tensor(tensor, Type::f32, {64}, Span<const float>(ones));
+    const std::vector<std::byte> tiny = tiny_qwen35(), more = writer.finish();
+    Gguf file, added;
+    REQUIRE(Gguf::parse(tiny).get(file).ok());
+    REQUIRE(Gguf::parse(more).get(added).ok());
+    std::vector<Meta> meta = added.meta();
+    for (const Meta& m : file.meta())
+        if (!added.find(m.key)) meta.push_back(m);
+    std::vector<Tensor> tensors = file.tensors();
+    tensors.insert(tensors.end(), added.tensors().begin(), added.tensors().end());
+    Status s = Gguf::gather(std::move(meta), std::move(tensors), tiny.size()).get(file);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    PlanOptions options;
+    options.mtp = mtp;
+    Plan plan;
+    return make_plan(file, options).get(plan);
+}
+
 }  // namespace
 
 TEST_CASE("the operations of a small hybrid follow its layers") {
@@ -112,6 +136,38 @@ TEST_CASE("missing or contradicting keys are named") {
     CHECK(says(plan_with(patched("qwen35.ssm.conv_kernel", "qwen35.ssm.conv_kernex")), {"qwen35.ssm.conv_kernel"}));
     CHECK(
         says(plan_with(patched("blk.4.nextn.enorm.weight", "blk.4.nextn.enorx.weight")), {"blk.4.nextn.enorm.weight"}));
+}
+
+TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, not ignored") {
+    for (const char* name :
+         {"blk.3.attn_q.bias", "blk.0.ffn_gate_par.weight", "blk.3.attn_sinks.weight", "blk.0.attn_output_norm.weight",
+          "blk.0.ffn_gate.input_scale", "blk.4.ffn_gate_par.weight", "output.bias"}) {
+        const Status s = plan_plus(name, nullptr);
+        CHECK(s.code == Code::unsupported);
+        CHECK(says(s, {name, "'qwen35'"}));
+    }
+    // Of no block of the plan, or of an encoder.
+    for (const char* name : {"blk.5.attn_norm.weight", "rope_freqs.weight", "v.blk.0.attn_q.bias"})
+        CHECK(plan_plus(name, nullptr).ok());
+    CHECK(plan_plus("blk.4.ffn_gate_par.weight", nullptr, false).ok());
+
+    const auto key = [](const char* name, auto value) {
+        return plan_plus(nullptr, [&](GgufWriter& w) { w.add(name, value); });
+    };
+    for (const char* name : {"rope.scaling.factor", "rope.scale_linear", "attn_logit_softcapping",
+                             "final_logit_softcapping", "feed_forward_parallel_length"}) {
+        const std::string full = std::string("qwen35.") + name;
+        CHECK(says(key(full.c_str(), 4.0f), {full.c_str(), "4"}));
+        CHECK(says(key(full.c_str(), uint32_t{4}), {full.c_str(), "4"}));
+        CHECK(key(full.c_str(), 0.0f).ok());
+    }
+    CHECK(key("qwen35.rope.scaling.factor", 1.0f).ok());
+    CHECK(says(key("qwen35.rope.scaling.type", "yarn"), {"qwen35.rope.scaling.type", "'yarn'"}));
+    CHECK(plan_plus(nullptr, [](GgufWriter& w) {
+              w.add("qwen35.rope.scaling.type", "none");
+              w.add("qwen35.rope.scaling.factor", 4.0f);
+          }).ok());
+    CHECK(says(key("prism.hadamard.block_size", uint32_t{128}), {"prism.hadamard.block_size", "rotated"}));
 }
 
 TEST_CASE("no error text carries a control byte of the file") {

@@ -1,6 +1,9 @@
 #include "arch.h"
 
 #include <cmath>
+#include <unordered_set>
+
+#include "pair.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -21,6 +24,23 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
     std::vector<uint64_t> s;
     for (size_t i = n; i-- > 0;) s.push_back(t.ne[i]);
     return s;
+}
+
+/// Checks that the plan uses every tensor of its blocks, and any bias of the head: to compute without a tensor that
+/// belongs to the model would give plausible but wrong text.
+Status check_all_used(const Plan& plan, const Gguf& file) {
+    std::unordered_set<std::string_view> used;
+    for (const Slot& s : plan.slots)
+        if (s.role == SlotRole::weight) used.insert(s.source.empty() ? s.name : s.source);
+    const int64_t n_block = int64_t{plan.n_layer} + static_cast<int64_t>(plan.mtp.size());
+    for (const Tensor& t : file.tensors()) {
+        const int64_t i_block = block_of(t.name);
+        const bool of_plan = i_block < 0 ? t.name == "output.bias" : i_block < n_block;
+        if (of_plan && used.count(t.name) == 0)
+            return fail(Code::unsupported, "tensor ", quote(t.name), " is unknown in architecture '", plan.architecture,
+                        "', and without it the results would be wrong: the file is of a variant that is not supported");
+    }
+    return {};
 }
 
 }  // namespace
@@ -228,10 +248,9 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     if (planner == nullptr)
         return fail(Code::unsupported, "architecture ", quote(plan.architecture),
                     " is not supported; this version runs ", known);
-    Status s = planner(file, options, plan);
-    if (!s.ok()) return s;
-    s = check_plan(plan);
-    if (!s.ok()) return s;
+    AUSPEX_TRY(planner(file, options, plan));
+    AUSPEX_TRY(check_plan(plan));
+    AUSPEX_TRY(arch_impl::check_all_used(plan, file));
     return plan;
 }
 

@@ -30,6 +30,34 @@ SlotId head_norm(const LayerBuilder& layer, const char* part, const AttnDims& di
     return dims.gate != AttnGate::interleaved && !layer.has(part) ? kNoSlot : layer.vector(part, dims.d_head);
 }
 
+/// Refuses keys that change the computation in a way that is not implemented.
+void refuse_variants(PlanBuilder& b) {
+    std::string scaling;
+    Status s = b.file().get_string(b.key("rope.scaling.type"), "").get(scaling);
+    if (!s.ok()) return b.fail_with(s);
+    if (scaling != "none" && scaling != "")
+        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is ", quote(scaling),
+                         "; only unscaled rotations are supported: use the file at its trained context"));
+    struct Variant {
+        const char* key;
+        float neutral;  ///< like 0, this value changes nothing
+    };
+    for (const Variant& v :
+         {Variant{"rope.scaling.factor", 1}, Variant{"rope.scale_linear", 1}, Variant{"attn_logit_softcapping", 0},
+          Variant{"final_logit_softcapping", 0}, Variant{"feed_forward_parallel_length", 0}}) {
+        // A factor without a type means linear scaling; the type "none" overrides it.
+        if (v.neutral == 1 && scaling == "none") continue;
+        const float value = b.f32_or(v.key, 0);
+        if (b.ok() && value != 0 && value != v.neutral)
+            b.fail_with(fail(Code::unsupported, "key '", b.key(v.key), "' is ", value,
+                             "; this variant of the architecture is not supported, expected no such key"));
+    }
+    for (const Meta& m : b.file().meta())
+        if (m.key.substr(0, 15) == "prism.hadamard.")
+            b.fail_with(fail(Code::unsupported, "key '", m.key,
+                             "' says that weights are rotated; this is not supported, use a plain quantisation"));
+}
+
 }  // namespace
 }  // namespace parts_impl
 
@@ -43,11 +71,7 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     header.d_model = b.u32("embedding_length", 32, 1u << 16);
     header.eps = b.f32("attention.layer_norm_rms_epsilon");
     plan.n_context = b.u32("context_length", 1, 1u << 30);
-    Result<std::string> scaling = b.file().get_string(b.key("rope.scaling.type"), "none");
-    if (!scaling.ok()) return scaling.status();
-    if (scaling.value() != "none" && scaling.value() != "")
-        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is ", quote(scaling.value()),
-                         "; only unscaled rotations are supported: use the file at its trained context"));
+    parts_impl::refuse_variants(b);
     if (!b.ok()) return b.status();
 
     if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))

@@ -23,15 +23,6 @@ Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Bl
     return {};
 }
 
-/// The N of "blk.N.", or -1.
-int64_t block_of(std::string_view name) {
-    if (name.substr(0, 4) != "blk.") return -1;
-    int64_t n = -1;
-    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i)
-        n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
-    return n;
-}
-
 /// Element i as a number, or the scalar; false for a string.
 bool number(const Meta& m, uint64_t i, double* out) {
     const uint64_t at = m.is_array ? i : 0;
@@ -105,6 +96,14 @@ const Tensor* head_of(const Gguf& g) {
 
 }  // namespace
 }  // namespace pair_impl
+
+int64_t block_of(std::string_view name) {
+    if (name.substr(0, 4) != "blk.") return -1;
+    int64_t n = -1;
+    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i)
+        n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
+    return n;
+}
 
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     using namespace pair_impl;

@@ -13,6 +13,9 @@ namespace detail {
 /// An output head for drafting only, smaller than the model's. Some files have one.
 constexpr const char* kDraftHead = "output_extra.weight";
 
+/// The N of a tensor's name "blk.N.", or -1.
+int64_t block_of(std::string_view name);
+
 /// `model` with the MTP blocks of `draft`, which replace its own. Embedding, head and output norm are the model's, not
 /// the copies in `draft`, with one exception: a head in `draft` that is smaller than the model's becomes kDraftHead.
 ///
