@@ -131,7 +131,8 @@ TEST_CASE("missing or contradicting keys are named") {
     CHECK(says(plan_with(with_u32("qwen35.ssm.inner_size", 512)), {"ssm.inner_size", "512", "256"}));
     CHECK(says(plan_with(with_u32("qwen35.attention.head_count_kv", 3)), {"attn_k"}));
     CHECK(says(plan_with(with_u32("qwen35.ssm.group_count", 3)), {""}));
-    CHECK(says(plan_with(with_u32("qwen35.rope.dimension_count", 100)), {"otated"}));
+    CHECK(says(plan_with(with_u32("qwen35.rope.dimension_count", 100)), {"rope.dimension_count", "100", "up to 64"}));
+    CHECK(says(plan_with(with_u32("qwen35.rope.dimension_count", 15)), {"rope.dimension_count", "15", "even"}));
     CHECK(says(plan_with(with_u32("qwen35.embedding_length", 128)), {"128"}));
     CHECK(says(plan_with(patched("qwen35.ssm.conv_kernel", "qwen35.ssm.conv_kernex")), {"qwen35.ssm.conv_kernel"}));
     CHECK(
@@ -168,6 +169,19 @@ TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, 
               w.add("qwen35.rope.scaling.factor", 4.0f);
           }).ok());
     CHECK(says(key("prism.hadamard.block_size", uint32_t{128}), {"prism.hadamard.block_size", "rotated"}));
+}
+
+TEST_CASE("a value that all blocks share may be repeated for each") {
+    const auto with = [](uint32_t n_kv, uint32_t d_ff) {
+        return plan_plus(nullptr, [&](GgufWriter& w) {
+            w.add("qwen35.attention.head_count", std::vector<uint32_t>(5, 4));
+            w.add("qwen35.attention.head_count_kv", std::vector<uint32_t>{2, 2, 2, n_kv, 2});
+            w.add("qwen35.feed_forward_length", std::vector<uint32_t>{512, 512, 512, 512, d_ff});
+        });
+    };
+    CHECK(with(2, 512).ok());
+    CHECK(says(with(1, 512), {"qwen35.attention.head_count_kv", "2 and 1"}));
+    CHECK(says(with(2, 256), {"qwen35.feed_forward_length", "512 and 256"}));
 }
 
 TEST_CASE("no error text carries a control byte of the file") {

@@ -116,6 +116,10 @@ void read_moe(PlanBuilder& b, uint32_t d_ff, MoeDims& m) {
 
 void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId factors, bool fill_first) {
     PlanBuilder& b = layer.b;
+    if (dims.n_rot > dims.d_head || dims.n_rot % 2 != 0)
+        b.fail_with(fail(Code::bad_file, "key '", b.key("rope.dimension_count"), "' gives ", dims.n_rot,
+                         " rotated values of a head in block ", layer.i_block, ", expected an even number up to ",
+                         dims.d_head));
     const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = uint64_t{dims.n_head_kv} * dims.d_head;
     const uint64_t q_width = dims.gate == AttnGate::interleaved ? 2 * q_dim : q_dim;
     const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim),

@@ -19,15 +19,27 @@ struct Dims {
     std::vector<bool> recurrent;  ///< by block: DeltaNet, not attention
 };
 
+/// A key that has one value, which a file may repeat for every block.
+uint32_t same_u32(PlanBuilder& b, const ModelHeader& header, const char* key, const uint32_t* fallback, uint32_t low,
+                  uint32_t high) {
+    const std::vector<uint32_t> values = b.u32s(key, header.n_block, fallback, low, high);
+    for (uint32_t v : values)
+        if (b.ok() && v != values[0])
+            b.fail_with(fail(Code::unsupported, "key '", b.key(key), "' is ", values[0], " and ", v,
+                             " for different blocks, expected the same value for all"));
+    return values[0];
+}
+
 Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Dims& d) {
     d.next = plan.architecture == "qwen3next";
     const bool dense = plan.architecture == "qwen35";
-    d.d_ff = dense ? b.u32("feed_forward_length", 32, 1u << 20) : b.u32_or("feed_forward_length", 0, 0, 1u << 20);
+    const uint32_t none = 0;
+    d.d_ff = same_u32(b, header, "feed_forward_length", dense ? nullptr : &none, dense ? 32 : 0, 1u << 20);
     if (!dense) read_moe(b, d.d_ff, d.moe);
 
     AttnDims& a = d.attn;
-    a.n_head = b.u32("attention.head_count", 1, 1024);
-    a.n_head_kv = b.u32_or("attention.head_count_kv", a.n_head, 1, 1024);
+    a.n_head = same_u32(b, header, "attention.head_count", nullptr, 1, 1024);
+    a.n_head_kv = same_u32(b, header, "attention.head_count_kv", &a.n_head, 1, 1024);
     a.d_head = b.u32("attention.key_length", 8, 512);
     const uint32_t d_value = b.u32_or("attention.value_length", a.d_head, 8, 512);
     if (b.ok() && d_value != a.d_head)
