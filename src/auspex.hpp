@@ -381,7 +381,7 @@ class AUSPEX_API Model {
     /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end.
     ///
     /// errors    bad_argument: an empty Model; out_of_memory.
-    /// cost      about a microsecond per ten bytes.
+    /// cost      about a microsecond per ten bytes; a word of megabytes takes some, and 20 bytes of memory per byte.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only.
     /// marks: if given, gets the prompt's stops as rows, for Session::sync.

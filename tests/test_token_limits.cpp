@@ -1,5 +1,6 @@
 // base/token with hostile or damaged vocabularies: bounded work, and errors that name the damage.
 #include "../src/base/token.h"
+#include "allocations.h"
 #include "support.h"
 #include "vocabulary.h"
 
@@ -7,7 +8,7 @@
 
 using namespace test_vocabulary;
 
-TEST_CASE("encoding takes linear time") {
+TEST_CASE("encoding takes linear time and memory") {
     Small v;
     v.merge(" ", " ");
     v.merge("  ", "  ");
@@ -20,11 +21,14 @@ TEST_CASE("encoding takes linear time") {
          {std::string(n, 'a'), std::string(n, ' '), std::string(n, '!'), std::string(n, '\''), std::string(n, '<'),
           std::string(n / 2, ' ') + "\n" + std::string(n / 2, ' '), std::string(n, '\n'), std::string(n, '7'), mixed}) {
         detail::EncodeWork work;
+        const test::AllocationCount allocated;
         const std::vector<Token> ids = t.encode(text, true, &work);
+        const int64_t n_byte = allocated.bytes();
         CHECK(t.decode(Span<const Token>(ids), true) == text);
         CHECK(work.n_look <= 6 * n);
         CHECK(work.n_pair <= 4 * n);
         CHECK(work.n_queue <= 40 * n);
+        CHECK(n_byte <= static_cast<int64_t>(36 * n));  // 16 of scratch memory, and the ids while they grow
     }
 }
 

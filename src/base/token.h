@@ -85,7 +85,7 @@ class Tokenizer {
     /// Text to ids; adds no token of its own. Invalid UTF-8 bytes become U+FFFD. No Unicode normalisation.
     /// User-defined tokens are found in any text, control tokens only if `special` is set; at each position the
     /// longest one.
-    /// cost      linear in the text, n log n in its longest piece; a few bytes of scratch memory per byte.
+    /// cost      linear in the text, n log n in its longest piece; 16 to 32 bytes of scratch memory per byte of that.
     std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr) const;
     /// encode(prompt.text()), except that a control token is found only where all of it lies in adjacent pieces
     /// that the template wrote. Piece borders have no other effect.

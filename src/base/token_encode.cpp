@@ -15,7 +15,9 @@ constexpr size_t kShort = 32;                       ///< up to this many bytes, 
 struct Tokenizer::Scratch {
     EncodeWork& work;
     std::string_view piece;
-    std::vector<uint32_t> id, next, prev, rank, merged;
+    // merge_long(), by byte. A token has its id at its first byte and its length at its first and last; at the first
+    // byte of a token that became part of another, id is kNone.
+    std::vector<uint32_t> id, length;
     std::vector<uint64_t> queue;
 };
 
@@ -60,7 +62,7 @@ std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::ve
                                             const std::vector<Mark>& stops, std::vector<Mark>* marks) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
-    Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
+    Scratch scratch{work, {}, {}, {}, {}};
     size_t plain_from = 0;
     for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
         encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
@@ -123,28 +125,26 @@ void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
 void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
     using token_encode_impl::kNone;
     const uint32_t n = static_cast<uint32_t>(scratch.piece.size());
-    for (std::vector<uint32_t>* v : {&scratch.id, &scratch.next, &scratch.prev, &scratch.rank, &scratch.merged})
-        v->resize(n);
-    for (uint32_t i = 0; i < n; ++i) {
-        scratch.id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
-        scratch.next[i] = i + 1;
-        scratch.prev[i] = i - 1;  // kNone for 0
-    }
-    const auto look_up = [&](uint32_t i) {
-        const uint32_t j = scratch.next[i];
-        const Merge* m = j < n ? find_merge(scratch.id[i], scratch.id[j]) : nullptr;
+    std::vector<uint32_t>&id = scratch.id, &length = scratch.length;
+    id.resize(n);
+    length.assign(n, 1);
+    for (uint32_t i = 0; i < n; ++i) id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
+    const auto merge_at = [&](uint32_t i) {
+        const uint32_t j = i + length[i];
         ++scratch.work.n_pair;
-        scratch.rank[i] = m != nullptr ? m->rank : kNone;
-        scratch.merged[i] = m != nullptr ? m->merged : kNone;
-        return m != nullptr;
+        return j < n ? find_merge(id[i], id[j]) : nullptr;
     };
+    const auto entry_of = [](const Merge& m, uint32_t i) { return uint64_t{m.rank} << 32 | i; };
     const auto later = [](uint64_t a, uint64_t b) { return a > b; };
     scratch.queue.clear();
+    scratch.queue.reserve(n);
     for (uint32_t i = 0; i < n; ++i)
-        if (look_up(i)) scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+        if (const Merge* m = merge_at(i)) scratch.queue.push_back(entry_of(*m, i));
     std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
     const auto push = [&](uint32_t i) {
-        scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+        const Merge* m = merge_at(i);
+        if (m == nullptr) return;
+        scratch.queue.push_back(entry_of(*m, i));
         std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
     };
     while (!scratch.queue.empty()) {
@@ -153,16 +153,17 @@ void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
         scratch.queue.pop_back();
         ++scratch.work.n_queue;
         const uint32_t i = static_cast<uint32_t>(entry);
-        if (scratch.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
-        const uint32_t gone = scratch.next[i];
-        scratch.id[i] = scratch.merged[i];
-        scratch.rank[gone] = kNone;
-        scratch.next[i] = scratch.next[gone];
-        if (scratch.next[i] < n) scratch.prev[scratch.next[i]] = i;
-        if (look_up(i)) push(i);
-        if (scratch.prev[i] != kNone && look_up(scratch.prev[i])) push(scratch.prev[i]);
+        if (id[i] == kNone) continue;
+        const Merge* m = merge_at(i);
+        if (m == nullptr || entry_of(*m, i) != entry) continue;
+        const uint32_t gone = i + length[i], joined = length[i] + length[gone];
+        id[i] = m->merged;
+        id[gone] = kNone;
+        length[i] = length[i + joined - 1] = joined;
+        push(i);
+        if (i > 0) push(i - length[i - 1]);
     }
-    for (uint32_t i = 0; i < n; i = scratch.next[i]) ids.push_back(static_cast<Token>(scratch.id[i]));
+    for (uint32_t i = 0; i < n; i += length[i]) ids.push_back(static_cast<Token>(id[i]));
 }
 
 }  // namespace detail
