@@ -189,6 +189,40 @@ TEST_CASE("a pin holds while its text is in use, and then counts as any other") 
     CHECK(pinned() == 0);
 }
 
+TEST_CASE("of many system prompts only those that are asked for again stay pinned") {
+    PrefixRig rig(options(100));
+    const auto pinned = [&] {
+        std::set<Token> seeds;
+        for (const PrefixTree::StateInfo& s : rig.tree.states())
+            if (s.pinned) seeds.insert(s.tokens[0] / 100000);
+        return seeds;
+    };
+    rig.sync(text(1, 100), {{50, true}});
+    rig.sync(text(2, 100), {{50, true}});
+    CHECK(pinned() == std::set<Token>{1, 2});
+    rig.sync(text(3, 100), {{50, true}});
+    CHECK(pinned() == std::set<Token>{3});
+    rig.sync(join(first(text(1, 100), 60), text(4, 10)));
+    CHECK(pinned() == std::set<Token>{1, 2, 3});
+    for (Token i = 5; i < 9; ++i) rig.sync(text(i, 100), {{50, true}});
+    CHECK(pinned() == std::set<Token>{1, 8});
+}
+
+TEST_CASE("system prompts that nobody asks for again push no conversation out") {
+    PrefixRig rig(options(8, 4096));
+    std::vector<Token> agent = text(1, 1000);
+    rig.sync(agent, {{800, true}, {1000, false}});
+    for (Token i = 0; i < 10; ++i) rig.sync(text(2 + i, 80), {{50, true}, {80, false}});
+    CHECK(rig.sync(join(agent, text(20, 50))).rows_computed == 50);
+    // The time of day ends the system prompt: its state is never asked for, the one below it always.
+    const std::vector<Token> rules = text(30, 1000);
+    for (Token i = 0; i < 12; ++i) {
+        const std::vector<Token> prompt = join(join(rules, text(31 + i, 10)), text(50, 100 + 20 * size_t(i)));
+        rig.sync(prompt, {{1010, true}, {prompt.size(), false}});
+        if (i >= 4) CHECK(rig.report.checkpoint_row == 960);
+    }
+}
+
 TEST_CASE("the state with the lowest score is given up, a pinned one of a text in use last") {
     PrefixRig rig(options(3));
     std::vector<std::pair<size_t, uint64_t>> given_up;

@@ -44,7 +44,10 @@ class UseRates {
     double n_taken_[kStateKinds] = {}, n_used_[kStateKinds] = {};
 };
 
+/// A pin holds for so many requests after its text was live.
 constexpr uint64_t kPinRequests = 16;
+/// No longer than its text is live where more than so many in a row were taken whose text was not asked for again.
+constexpr size_t kLonePins = 2;
 
 /// A row at which a prefill has to stop, so that its state can be kept.
 struct Stop {

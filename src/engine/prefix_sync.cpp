@@ -185,6 +185,14 @@ bool PrefixTree::is_edit(const Found& found, const PrefixReport& report) const {
     return found.known == report.diverged_at && report.diverged_at > lowest;
 }
 
+/// The text of a state is live again.
+void PrefixTree::asked_for(State& s) {
+    s.last_live = request_;
+    if (!s.pinned || s.asked_again) return;
+    s.asked_again = true;
+    n_lone_pin_ = 0;
+}
+
 /// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
 Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     locked_ = found.state;
@@ -200,7 +208,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
         if (base.kind == StateKind::edited) base.kind = StateKind::tip;
     }
     for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
-        for (const uint32_t i : tree_[id].states) states_[i].last_live = request_;
+        for (const uint32_t i : tree_[id].states) asked_for(states_[i]);
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
     leave_rows(n_row_, report.n_row, &copies);

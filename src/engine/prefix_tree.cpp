@@ -36,6 +36,7 @@ void PrefixTree::start_over() {
     left_.clear();
     i_stop_ = i_left_ = n_row_ = n_state_ = 0;
     held_ = claimed_ = pending_states_ = credit_ = 0;
+    n_lone_pin_ = 0;
     locked_ = kNoState;
     is_open_ = decoded_ = false;
     open_ = kRootRun;
@@ -160,6 +161,7 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
     s.pinned = pinned;
     s.last_use = s.last_live = request_;
     rates_.taken(kind);
+    if (pinned) ++n_lone_pin_;
     std::vector<uint32_t>& on = tree_[run].states;
     on.insert(std::find_if(on.begin(), on.end(), [&](uint32_t other) { return states_[other].row > row; }), i);
     tree_.count_states(run, 1);
@@ -405,9 +407,12 @@ uint32_t PrefixTree::worst() const {
     return found;
 }
 
-/// A pin holds while its text is in use; the system prompts of old conversations do not fill the budget.
+/// A pin holds while its text is in use. The system prompts of old conversations do not fill the budget, nor do those
+/// of a client that sends another one each time.
 bool PrefixTree::is_pinned(uint32_t i) const {
-    return states_[i].pinned && request_ - states_[i].last_live <= kPinRequests;
+    const State& s = states_[i];
+    const bool may_come_back = s.asked_again || n_lone_pin_ <= kLonePins;
+    return s.pinned && request_ - s.last_live <= (may_come_back ? kPinRequests : 0);
 }
 
 double PrefixTree::score(uint32_t i) const {

@@ -180,7 +180,9 @@ class PrefixTree {
         RunId run = kNoRun;  ///< kNoRun: not in use
         size_t row = 0;
         StateKind kind = StateKind::tip;
-        bool pinned = false, held = false;  ///< held: the store has it
+        bool pinned = false;
+        bool asked_again = false;  ///< a later prompt has its text, too
+        bool held = false;         ///< the store has it
         uint64_t last_use = 0, last_live = 0;
     };
     struct Block {
@@ -215,6 +217,7 @@ class PrefixTree {
     SyncReason reason_of(const Found& found, const PrefixReport& report) const;
     void close_live();
     Status switch_to(const Found& found, const PrefixReport& report);
+    void asked_for(State& s);
     bool is_edit(const Found& found, const PrefixReport& report) const;
     uint32_t claim_tip(const Found& found, const PrefixReport& report);
     void plan_restores(std::vector<Copy>* copies);
@@ -289,6 +292,7 @@ class PrefixTree {
     UseRates rates_;
 
     uint64_t request_ = 0;
+    size_t n_lone_pin_ = 0;       ///< pinned states taken since the text of one was asked for again
     uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
     uint64_t held_ = 0, peak_ = 0;
     uint64_t claimed_ = 0;         ///< held, or about to be
