@@ -238,6 +238,23 @@ TEST_CASE("the state with the lowest score is given up, a pinned one of a text i
     CHECK(rows == std::set<size_t>{10, 600, 900});
 }
 
+TEST_CASE("a conversation that was pushed out is told so, whatever it has in common with the others") {
+    for (const size_t n_common : {0, 1, 200, 302}) {
+        CAPTURE(n_common);
+        PrefixRig rig(options(9, 4096));
+        const auto prompt = [&](int i) { return join(text(50, n_common), text(i, 600 - n_common)); };
+        for (int i = 1; i <= 6; ++i) {
+            rig.sync(prompt(i), {{300, true}, {600, false}});
+            for (const Token id : text(10 + i, 20)) rig.generate(id);
+        }
+        // The state at the reply's end went, too, and this prompt does not have all of the reply.
+        rig.sync(join(join(prompt(1), first(text(11, 20), 15)), text(20, 30)));
+        CHECK(rig.report.known == 615);
+        CHECK(rig.report.checkpoint_row <= 300);
+        CHECK(rig.report.reason == SyncReason::given_up);
+    }
+}
+
 TEST_CASE("a budget below one state keeps nothing and still works") {
     PrefixOptions o = options(1);
     o.budget_bytes = kState - 1;

@@ -122,8 +122,11 @@ SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report)
     if (found.known == 0) return SyncReason::new_text;
     // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
     if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;
-    for (RunId id = found.known_run; id != kNoRun; id = tree_[id].parent)
-        if (tree_[id].given_up_row > found.row && tree_[id].given_up_row <= found.known) return SyncReason::given_up;
+    for (RunId id = found.known_run; id != kNoRun; id = tree_[id].parent) {
+        const std::vector<size_t>& rows = tree_[id].given_up;
+        const auto nearer = std::upper_bound(rows.begin(), rows.end(), found.row);
+        if (nearer != rows.end() && *nearer <= found.known) return SyncReason::given_up;
+    }
     return found.row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
 }
 
@@ -329,11 +332,16 @@ void PrefixTree::set_tokens(Span<const Token> wanted, size_t same) {
 
 // ------------------------------------------------------------------------------------ forgetting
 
-/// A run of which nothing is kept and that begins as the new one does only costs time.
+/// A run of which nothing is kept and whose whole text the new one has, too, only costs time.
 void PrefixTree::forget_superseded(Token first) {
+    const Span<const Token> added = Span<const Token>(live_).subspan(n_row_, live_.size() - n_row_);
     const std::vector<Run::Child> children = tree_[open_].children;
-    for (const Run::Child& child : children)
-        if (child.first == first && tree_[child.run].n_state == 0) forget_runs(child.run);
+    for (const Run::Child& child : children) {
+        const Run& run = tree_[child.run];
+        if (child.first != first || run.n_state != 0 || !run.children.empty()) continue;
+        const std::vector<Token>& told = run.tokens;
+        if (prefix_sync_impl::common(added, told.data(), told.size()) == told.size()) forget_runs(child.run);
+    }
 }
 
 void PrefixTree::forget_runs(RunId top) {

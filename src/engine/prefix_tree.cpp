@@ -228,8 +228,9 @@ void PrefixTree::remove_state(uint32_t i) {
 }
 
 void PrefixTree::give_up(uint32_t i) {
-    Run& run = tree_[states_[i].run];
-    run.given_up_row = std::max(run.given_up_row, states_[i].row);
+    std::vector<size_t>& rows = tree_[states_[i].run].given_up;
+    const auto at = std::lower_bound(rows.begin(), rows.end(), states_[i].row);
+    if (at == rows.end() || *at != states_[i].row) rows.insert(at, states_[i].row);
     remove_state(i);
 }
 

@@ -52,8 +52,9 @@ RunId RunTree::split(RunId id, size_t row, size_t states_end) {
     upper.end = lower.begin = row;
     upper.n_state = lower.n_state;
     upper.last_use = lower.last_use;
-    upper.given_up_row = std::min(lower.given_up_row, row);
-    if (lower.given_up_row <= row) lower.given_up_row = 0;
+    const auto given_up_cut = std::upper_bound(lower.given_up.begin(), lower.given_up.end(), row);
+    upper.given_up.assign(lower.given_up.begin(), given_up_cut);
+    lower.given_up.erase(lower.given_up.begin(), given_up_cut);
     const auto cut = lower.tokens.begin() + static_cast<std::ptrdiff_t>(row - upper.begin);
     upper.tokens.assign(lower.tokens.begin(), cut);
     lower.tokens = std::vector<Token>(cut, lower.tokens.end());

@@ -40,7 +40,7 @@ struct Run {
     std::vector<ParkedRows> parked;  ///< by ascending row
     size_t n_state = 0;              ///< in this run and everything below it
     uint64_t last_use = 0;           ///< request
-    size_t given_up_row = 0;         ///< the highest row at which a state was given up, or 0
+    std::vector<size_t> given_up;    ///< rows at which a state was given up, ascending
     bool used = false;
 
     bool has_states_below() const { return n_state > states.size(); }
