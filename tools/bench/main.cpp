@@ -84,7 +84,7 @@ void add_replay(CLI::App& app, BenchOptions& o) {
         ->capture_default_str();
     app.add_option("--session-file", o.session_file,
                    "With --replay loop: also save the session to this file, load it and delete it");
-    app.add_option("--geometry", o.geometry, "With --replay --dry: 0.8b, 4b, 9b, 27b or 35b-a3b")
+    app.add_option("--geometry", o.geometry, "With --replay --dry: 0.8b, 4b, 9b, 27b or 35b-a3b, without a draft block")
         ->capture_default_str();
     app.add_option("--checkpoint-bytes", o.checkpoint_bytes,
                    "With --replay: budget for checkpoints and parked rows, as in 512M (default: what a session takes; "
