@@ -7,7 +7,7 @@
 
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/base/guard.h"
-#include "../src/engine/model.h"
+#include "../src/engine/session.h"
 #include "allocations.h"
 
 using namespace auspex;
@@ -65,14 +65,17 @@ std::vector<Fault> faults() {
     return all;
 }
 
-/// A device whose driver can be made to fail. Null where there is none; then the test case is skipped.
-vk::OpenDeviceRef open_faulty(Device* device) {
+/// A device whose driver can be made to fail; with `staged`, no call but a copy writes what it holds. Null where there
+/// is none; then the test case is skipped.
+vk::OpenDeviceRef open_faulty(Device* device, bool staged = false) {
     *device = gpu_device();
     if (!*device) return nullptr;
     DeviceOptions options;
     options.kind = Kind::vulkan;
     vk::OpenDeviceRef opened;
-    const Status s = vk::open_device(options, faulty_driver()).get(opened);
+    vk::OpenDetail detail = faulty_driver();
+    if (staged) detail.direct_upload = 0;
+    const Status s = vk::open_device(options, detail).get(opened);
     REQUIRE_MESSAGE(s.ok(), s.message());
     device->impl()->machine = vk::make_backend(opened);
     return opened;
@@ -151,11 +154,18 @@ static std::vector<Token> text_of(const Model& model, Call call) {
     options.n_ubatch = 16;
     options.draft.source = Draft::mtp;
     options.draft.depth = 2;
+    options.draft.n_vocab = 48;
+    options.draft.vocab_by_use = true;
     Session session;
     REQUIRE(Session::create(model, options).get(session).ok());
     const std::vector<Token> prompt = tiny_ids(32, 4);  // two steps, each in pieces
     Snapshot snapshot;
     call("sync", [&] { return session.sync(prompt).status(); });
+    std::vector<uint32_t> count(model.impl()->plan.n_vocab);
+    for (const Token id : prompt) ++count[static_cast<size_t>(id)];
+    const Span<const Token> ids = session.impl()->sources.mtp.ids();  // chosen by use, although that failed at first
+    CHECK(std::vector<Token>(ids.begin(), ids.end()) ==
+          choose_draft_vocab(model.impl()->tokenizer, model.impl()->plan.n_vocab, options.draft.n_vocab, count));
     for (int i = 0; i < 3; ++i) call("next", [&] { return session.next().status(); });
     call("save", [&] { return session.save().get(snapshot); });
     call("next", [&] { return session.next().status(); });
@@ -172,7 +182,7 @@ static std::vector<Token> text_of(const Model& model, Call call) {
 
 TEST_CASE("where memory runs out in a session on a GPU, calls return a Status, and tried again give the same text") {
     Device device;
-    const vk::OpenDeviceRef opened = open_faulty(&device);
+    const vk::OpenDeviceRef opened = open_faulty(&device, true);
     if (!opened) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     const Model model = load_model(device, bytes);

@@ -80,9 +80,12 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
 }
 
 Status DraftVocab::renew(Span<const Token> history) {
-    if (use_count_.empty() || history.size() <= n_counted_) return {};
+    if (use_count_.empty() || (history.size() <= n_counted_ && !due_)) return {};
+    due_ = true;
     for (; n_counted_ < history.size(); ++n_counted_) ++use_count_[static_cast<size_t>(history[n_counted_])];
-    return remake(choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_));
+    AUSPEX_TRY(remake(choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_)));
+    due_ = false;
+    return {};
 }
 
 Status DraftVocab::copy(const DraftVocab& other) {
@@ -95,10 +98,12 @@ Status DraftVocab::copy(const DraftVocab& other) {
 /// Makes the head of other ids.
 Status DraftVocab::remake(std::vector<Token> ids) {
     const Span<const Token> now = mtp_->ids();
-    if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
+    if (!stale_ && ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
+    stale_ = true;
     const size_t reserved = reserve_.size();
     reserve_ = Block();
     Status made = context_->draft_head(ids);
+    stale_ = !made.ok();
     if (made.ok()) mtp_->set_ids(std::move(ids));
     const Status again =
         reserve_.take(model_->device->options.allocator, reserved, "room to choose the draft head again");

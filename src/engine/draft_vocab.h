@@ -57,6 +57,8 @@ class DraftVocab {
     MtpDraft* mtp_ = nullptr;
     std::vector<uint32_t> use_count_;  ///< [n_vocab] or empty
     size_t n_counted_ = 0;             ///< tokens of the history counted so far
+    bool due_ = false;                 ///< renew() failed: it is to try again, although nothing more is counted
+    bool stale_ = false;               ///< making the head failed: it may hold rows of other ids
 };
 
 }  // namespace detail

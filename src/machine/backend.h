@@ -246,7 +246,7 @@ class Context {
     virtual uint64_t memory_bytes() const = 0;
     /// From now on MTP heads give the logits of these ids alone, in this order: logit n belongs to ids[n]. Ascending,
     /// without repeats; empty: all ids again. Allocates. Call between generations.
-    /// errors    unsupported, out_of_memory: the head is as before.
+    /// errors    unsupported, out_of_memory: the head keeps its ids; as many new ones may have left rows of theirs.
     virtual Status draft_head(Span<const Token> ids) = 0;
     /// The device decode loop, or null: decode with run() and read_row().
     virtual DeviceLoop* device_loop() = 0;

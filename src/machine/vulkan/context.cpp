@@ -93,6 +93,26 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
 
 uint64_t VulkanContext::memory_bytes() const { return buffers_.memory_bytes(); }
 
+/// Writes a draft head's rows, which are rows of `s` in the file, and its ids.
+Status VulkanContext::write_draft_head(Span<const Token> ids, const Slot& s, const Tiling& tiling, const Region& rows,
+                                       const Region& table) {
+    const uint64_t one = row_bytes(s.type, s.width());
+    // One tile row at a time: the file's rows side by side, then repacked.
+    std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)), tiles(static_cast<size_t>(tiling.row_bytes()));
+    Tiling piece = tiling;
+    piece.n_row = 1;
+    for (uint32_t i = 0; i < tiling.n_row; ++i) {
+        piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
+        for (uint64_t k = 0; k < piece.d_out; ++k)
+            std::memcpy(chosen.data() + k * one,
+                        model_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
+                        static_cast<size_t>(one));
+        repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
+        AUSPEX_TRY(transfer_.write(rows.part(i * tiling.row_bytes(), tiling.row_bytes()), tiles.data(), tiles.size()));
+    }
+    return transfer_.write(table, ids.data(), ids.size() * sizeof(uint32_t));
+}
+
 Status VulkanContext::draft_head(Span<const Token> ids) {
     const Plan& plan = *model_->plan;
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
@@ -106,7 +126,6 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         if (!model_->draft_rows)
             return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);
-        const uint64_t one = row_bytes(s.type, s.width());
         Token before = -1;
         for (Token id : ids) {
             if (id <= before || id >= static_cast<Token>(s.shape[0]))
@@ -123,33 +142,22 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         MemoryPlan memory(gpu->traits);
         const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"),
                    table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
-        if (buffers_.draft.n_id == ids.size())  // in place: nothing is taken after the first time
-            made.memory = std::move(buffers_.draft.memory);
-        else
-            AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
-        // One tile row at a time: the file's rows side by side, then repacked.
-        std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)),
-            tiles(static_cast<size_t>(m.tiling.row_bytes()));
-        Tiling piece = m.tiling;
-        piece.n_row = 1;
-        for (uint32_t i = 0; i < m.tiling.n_row; ++i) {
-            piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
-            for (uint64_t k = 0; k < piece.d_out; ++k)
-                std::memcpy(chosen.data() + k * one,
-                            model_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
-                            static_cast<size_t>(one));
-            repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
-            AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()),
-                                       tiles.data(), tiles.size()));
-        }
-        AUSPEX_TRY(transfer_.write(made.memory[table_ids], ids.data(), ids.size() * sizeof(uint32_t)));
-        AUSPEX_TRY(transfer_.finish());
+        // In place where it fits: nothing is taken after the first time, and what fails leaves the memory in use.
+        const bool in_place = buffers_.draft.n_id == ids.size();
+        if (!in_place) AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
+        const Memory& to = in_place ? buffers_.draft.memory : made.memory;
+        const Region to_rows = to[rows], to_ids = to[table_ids];
+        const Status written = write_draft_head(ids, s, m.tiling, to_rows, to_ids);
+        const Status finished = transfer_.finish();  // before what it writes may be freed
+        AUSPEX_TRY(written);
+        AUSPEX_TRY(finished);
         Matrix::Slice slice;
-        slice.region = made.memory[rows];
+        slice.region = to_rows;
         slice.n = m.tiling.n_row;
         m.slices.push_back(slice);
-        made.ids = made.memory[table_ids];
+        made.ids = to_ids;
         made.n_id = static_cast<uint32_t>(ids.size());
+        if (in_place) made.memory = std::move(buffers_.draft.memory);
     }
     recordings_.clear();  // those of drafts bind the draft head
     wide_.body = nullptr;

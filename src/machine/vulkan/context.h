@@ -130,6 +130,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Status submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk,
                         bool apart);
     void gather(std::initializer_list<const Recording*> list);
+    Status write_draft_head(Span<const Token> ids, const Slot& s, const Tiling& tiling, const Region& rows,
+                            const Region& table);
     Status submit_wide(Recording* body);
     Status finish_wide();
     /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
