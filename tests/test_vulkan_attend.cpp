@@ -168,6 +168,13 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
     CHECK(vk::choose_attend_tile(h200, true, 6144, 4, 16, 1 << 20).split == 1);  // of the second wave a half
     CHECK(vk::choose_attend_tile(h200, true, 2048, 4, 1, 1 << 20).split == 0);
     CHECK(vk::choose_attend_tile(h200, true, 64, 4, 16, 1 << 20).group == 128);
+    // Where loops are short, no workgroup sees more than a segment.
+    vk::DeviceTraits llvmpipe;
+    llvmpipe.n_core = 1;
+    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 16, 1 << 20).split == 0);
+    llvmpipe.short_loops = true;
+    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 16, 1 << 20).n_split == 16);
+    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 1, 1 << 20).split == 0);
 }
 
 TEST_CASE("an attention row is within its bound and has the same bits alone or among nine at every chunk boundary") {

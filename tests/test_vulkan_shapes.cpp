@@ -9,6 +9,7 @@
 #include <map>
 
 #include "../src/engine/model.h"
+#include "../src/machine/vulkan/tune_attend.h"
 #include "session_rig.h"
 #include "vulkan_model.h"
 
@@ -491,6 +492,27 @@ TEST_CASE("a context whose keys one binding cannot see is refused in the same wo
     options.kv_k = options.kv_v = KvType::q4_0;
     options.n_context = 1024;
     CHECK(Session::create(model, options).get(session).ok());
+}
+
+TEST_CASE("where loops are short, a context that the general attention cannot see is refused by plan and create") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    const std::vector<vk::Quirk> quirks = {{"short loops", vk::kShortLoops | vk::kNoShuffle}};
+    Device device = cpu_device();
+    device.impl()->machine = vk::make_backend(open_shape(kAsItIs, 0, quirks).value());
+    const Model model = load_model(device, bytes);
+    SessionOptions options;
+    options.n_ubatch = 32;
+    options.n_context = vk::attend_any_keys(256) + 1;
+    const Status create = Session::create(model, options).status();
+    CHECK(create.code == Code::unsupported);
+    CHECK_MESSAGE(create.text.find("at most 49472 rows") != std::string::npos, create.message());
+    CHECK(Session::plan(model, options).status().text == create.text);
+    --options.n_context;
+    CHECK(Session::plan(model, options).ok());
+    device.impl()->machine = vk::make_backend(open_shape(kAsItIs, 0, {&quirks[0], 0}).value());
+    ++options.n_context;
+    CHECK(Session::plan(load_model(device, bytes), options).ok());
 }
 
 TEST_CASE("a quirk turns off what it names on the devices that it names, and the report says so") {

@@ -2,6 +2,7 @@
 //
 // What    attend_parts(), choose_attend_tile(), and how many segments of keys a pass sees: pure functions of the device
 //         and the shape. What they choose changes no bit (shaders/attend_tile.comp, attend_rows.comp).
+//         attend_any_keys(): what the general kernel can see.
 // Thread  any.
 // Tests   tests/test_vulkan_attend.cpp.
 //
@@ -59,6 +60,10 @@ inline uint32_t attend_parts(bool matrix, uint32_t n_query, uint32_t n_head_kv, 
     return static_cast<uint32_t>(std::max<uint64_t>(block * n_block, round_up(n_query, args::kAttendRound)));
 }
 
+/// Keys that a row may see in attend_any where loops are short (DeviceTraits::short_loops): a block of 64 takes a round
+/// for each four values of a key, 16 for the weights, and one to leave each loop.
+inline uint32_t attend_any_keys(uint32_t d_head) { return 65'000 / (d_head / 4 + 20) * 64; }
+
 /// The kernel and its grid.
 struct AttendTileChoice {
     bool matrix = true;
@@ -94,7 +99,7 @@ struct AttendTileChoice {
 /// Tiles of 128 queries, or of 64 without matrix units and where that is all there is. Keys are split among workgroups,
 /// one for each segment, unless the tiles alone keep 7 of 8 cores at work: on an H200, 64 tiles of 46 000 keys run at
 /// 71 TFLOP/s, split at 144; of 256 tiles of 65 536 keys it is 174 and 178, and no partial results are joined in
-/// rounds.
+/// rounds. Where loops are short, a workgroup of all segments reaches their end after 40,000 keys.
 inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, bool matrix, uint32_t n_query,
                                            uint32_t n_head_kv, uint32_t n_segment, uint32_t n_part) {
     AttendTileChoice c;
@@ -103,7 +108,7 @@ inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, bool matr
     // Where the driver does not tell, those of a large device: splitting too often costs less than idle cores.
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 128;
     const uint32_t n_tile = ceil_div(n_query, c.tile()) * n_head_kv;  // of all heads
-    c.split = n_segment > 1 && 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores;
+    c.split = n_segment > 1 && (traits.short_loops || 8 * n_tile < 7 * ceil_div(n_tile, cores) * cores);
     c.n_split = c.split ? n_segment : 1;
     const uint32_t at_once = n_part / c.n_split / args::kAttendRound * args::kAttendRound;
     AUSPEX_ASSERT(at_once != 0);
