@@ -2,6 +2,7 @@
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/machine/vulkan/selftest.h"
+#include "../src/machine/vulkan/vulkan.h"
 #include "support.h"
 #include "vulkan_support.h"
 
@@ -136,6 +137,47 @@ TEST_CASE("a driver that rejects its own features is asked again without them") 
     CHECK(!v->gpu->traits.dot);
     CHECK(v->gpu->report().find("VK_ERROR_FEATURE_NOT_PRESENT") != std::string::npos);
     v->finish();
+}
+
+TEST_CASE("where the best device cannot be opened, the next one is") {
+    auto probe = Vulkan::open();
+    if (!probe) return;
+    probe->finish();
+    static PFN_vkEnumeratePhysicalDevices real = nullptr;
+    static PFN_vkCreateDevice real_create = nullptr;
+    static int n_refused = 0;
+    vk::OpenDetail detail;
+    detail.edit_instance = [](vk::InstanceTable* t) {
+        if (!t->vkEnumeratePhysicalDevices) return;  // the loader's own functions come first
+        real = std::exchange(t->vkEnumeratePhysicalDevices, [](VkInstance i, uint32_t* n, VkPhysicalDevice* to) {
+            uint32_t one = 1;
+            const VkResult r = real(i, &one, to);
+            if (to && *n > 1) to[1] = to[0];
+            *n = 2;
+            return r == VK_INCOMPLETE ? VK_SUCCESS : r;
+        });
+        real_create = std::exchange(t->vkCreateDevice, [](VkPhysicalDevice p, const VkDeviceCreateInfo* i,
+                                                          const VkAllocationCallbacks* a, VkDevice* d) {
+            return n_refused-- > 0 ? VK_ERROR_OUT_OF_HOST_MEMORY : real_create(p, i, a, d);
+        });
+    };
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    vk::OpenDeviceRef opened;
+    n_refused = 1;
+    const Status s = vk::open_device(options, detail).get(opened);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const std::string report = opened->gpu->report();
+    CHECK_MESSAGE(report.find("VK_ERROR_OUT_OF_HOST_MEMORY") != std::string::npos, report);
+    opened.reset();
+    n_refused = 2;
+    const Status none = vk::open_device(options, detail).status();
+    CHECK(none.code == Code::out_of_memory);
+    CHECK(none.text.find(" 0: ") < none.text.find(" 1: "));
+    CHECK_MESSAGE(none.text.find(" 1: ") != std::string::npos, none.message());
+    options.vulkan_index = 0;  // what is asked for by name is not replaced
+    n_refused = 1;
+    CHECK(vk::open_device(options, detail).status().code == Code::out_of_memory);
 }
 
 TEST_CASE("the report names the device, and the function tables of the library are separate") {

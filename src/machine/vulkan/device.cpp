@@ -271,11 +271,11 @@ Result<std::vector<VkPhysicalDevice>> all_physical(Gpu* gpu) {
     return all;
 }
 
-Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail, Choice* choice) {
     std::vector<VkPhysicalDevice> all;
     AUSPEX_TRY(all_physical(gpu).get(all));
     std::string found;
-    int best = -1, best_rank = -1;
+    int best = -1, best_rank = -1, n_usable = 0;
     uint32_t bits = 0, best_bits = 0;
     int best_family = -1;
     for (uint32_t i = 0; i < all.size(); ++i) {
@@ -300,12 +300,16 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
                       kMaxBindings, " are needed");
         else if (p.properties.limits.maxPushConstantsSize < kPushBytes)
             why = "it has less than 128 bytes of push constants";
+        else if (i < choice->refused.size())
+            why = choice->refused[i];
         if (!why.empty()) {
             gpu->notes.push_back(say("passed over ", text, ": ", why));
             if (asked) return fail(Code::no_device, "Vulkan device ", text, " cannot be used: ", why, ".");
             continue;
         }
+        ++n_usable;
         if (rank(p.properties.deviceType) > best_rank) {
+            choice->name = text;
             best = static_cast<int>(i);
             best_rank = rank(p.properties.deviceType);
             best_family = family;
@@ -320,6 +324,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
         return fail(Code::no_device, "none of the Vulkan devices can be used.", why);
     }
+    choice->index = best;
+    choice->more = n_usable > 1;
     gpu->physical = all[static_cast<size_t>(best)];
     gpu->traits.queue_family = static_cast<uint32_t>(best_family);
     gpu->traits.timestamp_bits = best_bits;
@@ -461,8 +467,9 @@ Gpu::~Gpu() {
     }
 }
 
-Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) {
+Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, Choice* choice) {
     namespace impl = device_impl;
+    Choice any;
     GpuRef gpu = std::make_shared<Gpu>();
     gpu->memory_limit_bytes = options.memory_limit_bytes;
     gpu->timeout_ns = std::max<uint64_t>(detail.timeout_ns, 1);
@@ -478,7 +485,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     } else {
         if (Status s = load_library(gpu.get(), detail); !s.ok()) return s;
         if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
-        if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
+        if (Status s = impl::choose_physical(gpu.get(), options, detail, choice ? choice : &any); !s.ok()) return s;
         look();
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||

@@ -231,6 +231,14 @@ using GpuRef = std::shared_ptr<Gpu>;
 /// The error of whatever is asked of a lost device.
 Status lost_before();
 
+/// Which device open_gpu() takes, for a caller who tries the next where that one is of no use.
+struct Choice {
+    std::vector<std::string> refused;  ///< by index: why a device is not to be taken; empty: it may be
+    int index = -1;                    ///< of the device taken
+    std::string name;                  ///< its index, name and driver
+    bool more = false;                 ///< another could be taken
+};
+
 /// Opens a Vulkan device.
 ///
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is
@@ -241,7 +249,7 @@ Status lost_before();
 /// cost      20-500 ms, the driver's.
 /// trap      the loader unloads the driver with the last instance, and NVIDIA's (580) fails when loaded
 ///           for the 31st time in a process: a host that opens devices often should keep one open.
-Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& detail = {});
+Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& detail = {}, Choice* choice = nullptr);
 /// The names of all Vulkan devices, in the order of their indices, whether they can be used or not.
 /// errors    no_device: no loader, no driver, no device.
 Result<std::vector<std::string>> gpu_names(const OpenDetail& detail = {});

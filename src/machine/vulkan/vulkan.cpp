@@ -139,27 +139,45 @@ class VulkanBackend : public Backend {
     }
 };
 
-}  // namespace vulkan_impl
-
-Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail& detail) {
+/// Opens the best device that `choice` does not refuse.
+Result<OpenDeviceRef> open_best(const DeviceOptions& options, const OpenDetail& detail, Choice* choice) {
     auto device = std::make_shared<OpenDevice>();
     OpenDevice& c = *device;
     c.allocator = options.allocator;
     c.log = options.log;
     if (options.jobs.run) AUSPEX_TRY(Pool::open(static_cast<uint32_t>(options.n_thread), options.jobs).get(c.jobs));
-    c.max_submit_us = 1000.0 * (options.max_submit_ms != 0 ? options.max_submit_ms : vulkan_impl::kMaxSubmitMs);
-    AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
+    c.max_submit_us = 1000.0 * (options.max_submit_ms != 0 ? options.max_submit_ms : kMaxSubmitMs);
+    AUSPEX_TRY(open_gpu(options, detail, choice).get(c.gpu));
     std::shared_ptr<const Shaders> shaders;
     AUSPEX_TRY(Shaders::open().get(shaders));
     AUSPEX_TRY(Pipelines::create(c.gpu, shaders, options.pipeline_cache, options.jobs.run ? Pipelines::kNoThread : 0)
                    .get(c.pipelines));
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     c.shuffles = c.gpu->traits.subgroup_size >= 8 && c.selftest.passed("shuffle_xor");
-    AUSPEX_TRY(vulkan_impl::ask_matrix(c));
+    AUSPEX_TRY(ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
-    c.small_bytes = c.matrix || c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;
-    AUSPEX_TRY(vulkan_impl::refuse(c));
+    c.small_bytes = c.matrix || c.gemm_matrix ? kSmallBytes : 0;
+    AUSPEX_TRY(refuse(c));
     return device;
+}
+
+}  // namespace vulkan_impl
+
+Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail& detail) {
+    Choice choice;
+    Status first;
+    std::string all;
+    for (;;) {
+        choice.more = false;
+        OpenDeviceRef device;
+        Status s = vulkan_impl::open_best(options, detail, &choice).get(device);
+        if (s.ok()) return device;
+        all += say(" ", choice.name, ": ", s.text);
+        if (!choice.more) return first.ok() ? s : fail(first.code, "none of the Vulkan devices can be opened.", all);
+        if (first.ok()) first = s;
+        choice.refused.resize(std::max(choice.refused.size(), static_cast<size_t>(choice.index) + 1));
+        choice.refused[static_cast<size_t>(choice.index)] = std::move(s.text);
+    }
 }
 
 std::shared_ptr<Backend> make_backend(OpenDeviceRef device) {
