@@ -134,7 +134,7 @@ typedef struct auspex_device_options {
     int32_t cpu_path;                    /* AUSPEX_CPU_... */
     int32_t n_thread;                    /* CPU threads at most; 0: one per physical core */
     uint32_t reserved;                   /* 0 */
-    uint64_t memory_limit_bytes;         /* 0: what the driver or the system reports as free */
+    uint64_t memory_limit_bytes;         /* of a model and a session, on a GPU of all; 0: what is reported as free */
     const auspex_vulkan_handles* borrow; /* run on the application's device instead; or null */
     const void* pipeline_cache;          /* from auspex_device_pipeline_cache(), or null */
     size_t n_pipeline_cache;

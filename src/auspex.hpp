@@ -201,7 +201,9 @@ struct DeviceOptions {
     /// between two of them. The library measures each piece of a prompt and cuts the next into fewer layers and rows;
     /// the first one may exceed the limit. A decode step is always one submission. 0: 50.
     uint32_t max_submit_ms = 0;
-    size_t memory_limit_bytes = 0;         ///< 0: what the driver or the system reports as free
+    /// What a model and a session may take together; on a GPU, all models and sessions of the device. 0: what the
+    /// driver or the system reports as free.
+    size_t memory_limit_bytes = 0;
     Span<const std::byte> pipeline_cache;  ///< bytes from Device::pipeline_cache(), or empty
     Allocator allocator;
     Logger log;
@@ -877,10 +879,12 @@ struct MemoryPlan {
     uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, checkpoints aside
     uint64_t checkpoint_bytes = 0;     ///< of session_bytes: SessionOptions::checkpoint_bytes, in host memory
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
-    uint64_t limit_bytes = 0;  ///< memory_limit_bytes, or what is free and held by the loaded model; 0: not known
-    bool fits = true;          ///< total_bytes - pinned_bytes is within the limit, or it is not known
-    std::vector<LayerWindow> windows;             ///< of every attention layer
-    std::string window_rule;                      ///< how kv_budget_bytes was met; else empty
+    /// memory_limit_bytes, on a GPU less what other models and sessions hold; or what is free and held by the loaded
+    /// model; 0: not known.
+    uint64_t limit_bytes = 0;
+    bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or it is not known
+    std::vector<LayerWindow> windows;  ///< of every attention layer
+    std::string window_rule;           ///< how kv_budget_bytes was met; else empty
     std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the smallest change to the largest
 };
 

@@ -224,6 +224,40 @@ TEST_CASE("planned memory equals what a session allocates on a Vulkan device") {
     }
 }
 
+TEST_CASE(
+    "memory_limit_bytes holds for each session on the CPU and for all of them on a GPU, in the plan as in create") {
+    const std::vector<std::byte> bytes = tiny_qwen35(TinyOptions());
+    std::vector<Kind> kinds = {Kind::cpu};
+    if (gpu_device()) kinds.push_back(Kind::vulkan);
+    SessionOptions o;
+    o.n_context = 8192;
+    o.n_ubatch = 64;
+    o.checkpoint_bytes = 0;
+    for (const Kind kind : kinds) {
+        DeviceOptions options;
+        options.kind = kind;
+        const MemoryPlan roomy = plan_of(load(test::open_device(options), bytes), o);
+        options.memory_limit_bytes = static_cast<size_t>(roomy.total_bytes + roomy.session_bytes / 2);
+        const Model model = load(test::open_device(options), bytes);
+        CHECK(plan_of(model, o).limit_bytes == options.memory_limit_bytes);
+        const Session first = open(model, o);
+        const MemoryPlan plan = plan_of(model, o);
+        Session second;
+        const Status s = Session::create(model, o).get(second);
+        CHECK(plan.fits == s.ok());
+        CHECK(plan.fits == (kind == Kind::cpu));
+        if (kind == Kind::cpu) continue;
+        CHECK(s.code == Code::out_of_memory);
+        CHECK_MESSAGE(s.text.find("memory_limit_bytes less what others hold is ") != std::string::npos, s.message());
+        CHECK(plan.limit_bytes < roomy.total_bytes);
+        for (const MemoryAlternative& a : plan.alternatives) CHECK(a.fits == (a.total_bytes <= plan.limit_bytes));
+        SessionOptions small = o;
+        small.n_context = 1024;
+        CHECK(plan_of(model, small).fits);
+        CHECK(Session::create(model, small).get(second).ok());
+    }
+}
+
 TEST_CASE("the memory of drafting is planned to the byte, apart from the draft block's weights") {
     const std::vector<std::byte> bytes = tiny_qwen35([] {
         TinyOptions tiny;

@@ -130,13 +130,19 @@ Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<Memo
     return model.device->machine->plan_weights(plan, weights, items);
 }
 
-/// What a model and a session may take together: the caller's limit, or what is free now and what the loaded weights
-/// hold already. 0: not known.
-uint64_t limit_of(const Model::Impl& model, const MemoryPlan& m) {
+/// What a model and a session may take together: what is free now, on a GPU within the caller's limit, and what the
+/// loaded weights hold already; on the CPU the caller's limit, if there is one. 0: not known.
+uint64_t limit_of(const Model::Impl& model) {
     const Device::Impl& device = *model.device;
-    if (device.options.memory_limit_bytes != 0) return device.options.memory_limit_bytes;
-    const uint64_t left = device.machine->budget_bytes(), held = model.program ? m.weight_bytes - m.pinned_bytes : 0;
-    return left >= UINT64_MAX - held ? 0 : left + held;
+    const uint64_t given = device.options.memory_limit_bytes, left = device.machine->budget_bytes();
+    if (given != 0 && device.machine->kind() == Kind::cpu) return given;
+    std::vector<MemoryItem> items;
+    if (model.program && !plan_weights(model, model.plan, &items).ok()) return given;
+    uint64_t held = 0;
+    for (const MemoryItem& i : items)
+        if (i.place != MemoryPlace::file && i.place != MemoryPlace::pinned) held += i.bytes;
+    if (left >= UINT64_MAX - held) return given;
+    return given != 0 ? std::min(given, left + held) : left + held;
 }
 
 /// Items and sums of one set of options.
@@ -189,7 +195,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
-    m.limit_bytes = limit_of(model, m);
+    m.limit_bytes = limit_of(model);
     m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
     return m;
 }
@@ -507,8 +513,7 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
         keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
         return {};
     }
-    const uint64_t limit = model.device->options.memory_limit_bytes,
-                   budget = limit != 0 ? limit : model.device->machine->budget_bytes();
+    const uint64_t budget = model.device->machine->budget_bytes();
     if (budget == UINT64_MAX) return {};
     uint32_t low = 0, high = n_layer;
     for (bool first = true; low < high; first = false) {
@@ -549,9 +554,9 @@ Status check_weights(const Model::Impl& model) {
 }
 
 Status check_limit(const Model::Impl& model, const SessionOptions& options) {
-    const bool given = model.device->options.memory_limit_bytes != 0;
+    const uint64_t given = model.device->options.memory_limit_bytes;
     // A GPU's budget is checked when its memory is allocated.
-    if (!given && model.device->machine->kind() != Kind::cpu) return {};
+    if (given == 0 && model.device->machine->kind() != Kind::cpu) return {};
     MemoryPlan m;
     const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
     if (planned.code == Code::unsupported) return {};  // the back end enforces the limit itself
@@ -559,8 +564,10 @@ Status check_limit(const Model::Impl& model, const SessionOptions& options) {
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
     return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
                 ") take ", m.total_bytes, " bytes (", memory_plan_impl::mib(m.total_bytes), "), ",
-                given ? "memory_limit_bytes is " : "the system has room for ", m.limit_bytes,
-                memory_plan_impl::describe_alternatives(m));
+                given == 0               ? "the system has room for "
+                : given == m.limit_bytes ? "memory_limit_bytes is "
+                                         : "memory_limit_bytes less what others hold is ",
+                m.limit_bytes, memory_plan_impl::describe_alternatives(m));
 }
 
 }  // namespace detail
