@@ -171,7 +171,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             precise float scaled = v * inv_rms[col];
             v = scaled;
         }
-        if (EPILOGUE == kEpilogueLogits) best_s[o] = inside ? v : -3.4028234e38;
+        if (EPILOGUE == kEpilogueLogits) best_s[o] = inside && v > -3.4028234e38 ? v : -3.4028234e38;  // never a NaN
         if (inside) Y[args.y_offset + row_out(col) * args.y_stride + at] = v;
     }
 #ifndef MATRIX

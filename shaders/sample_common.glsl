@@ -6,6 +6,11 @@
 //         0.5) / 2^32; the sampled id has the largest l / T - log(E), ties to the lower id.
 // Source  Salmon 2011 (Philox)
 
+// A logit as it is compared: a NaN is below all others. By its bits, because a driver may assume that there are none.
+float logit_of(float x) {
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? kMasked : x;
+}
+
 // Order-preserving bits of a float (larger value, larger key).
 uint key_of(float x) {
     const uint b = floatBitsToUint(x);

@@ -46,7 +46,7 @@ void main() {
         float top = kMasked;
         uint id = 0xffffffffu;
         for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
-            const float x = logits[at + i];
+            const float x = logit_of(logits[at + i]);
             if (x < lowest) continue;
             if (FROM == kSampleAllowed && (allowed[i >> 5] >> (i & 31u) & 1u) == 0u) continue;
             const float y = noisy(x, i, position, s.temperature, uvec2(s.seed_lo, s.seed_hi));
@@ -105,7 +105,7 @@ void main() {
     barrier();
     const uint cut = cut_s;
     for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
-        const float x = logits[at + i];
+        const float x = logit_of(logits[at + i]);
         if (bin_of(x, largest) > cut) continue;
         const uint to = atomicAdd(hist[row * kSampleRowWords + 2u], 1u);
         list[row * args.n_vocab + to] = uvec2(floatBitsToUint(x), i);

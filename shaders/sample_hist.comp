@@ -35,7 +35,7 @@ void main() {
     const uint at = args.logits_offset + row * args.logits_stride;
     uint tail_count = 0u, tail_mass = 0u;
     for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
-        const float x = logits[at + i];
+        const float x = logit_of(logits[at + i]);
         const uint b = bin_of(x, largest), m = mass_of(x, largest);
         if (b == kSampleBins - 1u) {
             tail_count++;

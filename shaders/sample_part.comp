@@ -1,5 +1,5 @@
 #version 450
-// sample_part.comp: the largest logit of each slice of the vocabulary, ties to the lower id.
+// sample_part.comp: the largest logit of each slice of the vocabulary, ties to the lower id, never a NaN.
 //
 // Buffers 0 step    StepState                            read
 //         1 logits  f32 at its offset, 16-byte aligned   read
@@ -11,6 +11,7 @@
 // CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
+#include "sample_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
@@ -27,7 +28,7 @@ void main() {
     float best = kMasked;
     uint id = 0xffffffffu;
     for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
-        const float x = logits[at + i];
+        const float x = logit_of(logits[at + i]);
         if (x > best || id == 0xffffffffu) {
             best = x;
             id = i;
