@@ -137,7 +137,7 @@ typedef struct auspex_device_options {
     int32_t cpu_path;                    /* AUSPEX_CPU_... */
     int32_t n_thread;                    /* CPU threads at most; 0: one per physical core */
     uint32_t reserved;                   /* 0 */
-    uint64_t memory_limit_bytes;         /* 0: what the driver or the system reports as free */
+    uint64_t memory_limit_bytes;         /* of a model and a session, on a GPU of all; 0: what is reported as free */
     const auspex_vulkan_handles* borrow; /* run on the application's device instead; or null */
     const void* pipeline_cache;          /* from auspex_device_pipeline_cache(), or null */
     size_t n_pipeline_cache;
@@ -339,7 +339,7 @@ typedef struct auspex_sampling {
     float frequency_penalty; /* subtracted once per occurrence */
     float presence_penalty;  /* subtracted once per seen id */
     uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
-    uint32_t reserved;
+    uint32_t reserved;       /* 0 */
     uint64_t seed;
     const auspex_constraint* grammar;    /* only tokens that it allows are sampled; null: all */
     uint64_t constrained_from;           /* 1 + the token of the history where the text of the grammar begins, to go on
@@ -1072,6 +1072,7 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
 Answer sampling(const auspex_sampling* given, Sampling* to) {
     auspex_sampling from;
     AUSPEX_C_TRY(read(given, &from, "auspex_sampling"));
+    AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_sampling.reserved"));
     if (from.grammar != nullptr) {
         AUSPEX_C_TRY(need(from.grammar, "constraint"));
         to->constraint = from.grammar->constraint;
