@@ -579,8 +579,9 @@ struct ReplyEvent {
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
 /// tag or a call, is white space that may be the end, or an unfinished character: a piece is whole characters. A
-/// declared string argument is passed on as it arrives, others when they are complete. A parameter that a call gives
-/// twice is a repeated key in the JSON of its events: the last one counts. Can be moved, not copied.
+/// declared string argument is passed on as it arrives, one that may also be null once it cannot be, others when they
+/// are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last one counts.
+/// Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;

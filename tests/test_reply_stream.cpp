@@ -147,6 +147,10 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
              "<tool_call><function=f><parameter=s>a</parameter><parameter=i>1</parameter><parameter=s>b</parameter>"
              "</function>",
              "<tool_call><function=f><parameter=n>null</parameter><parameter=o>None</parameter></function>",
+             "<tool_call><function=f><parameter=n>\xC2\xA0None \n</parameter><parameter=n>nul</parameter></function>",
+             "<tool_call><function=f><parameter=n>\n None\n\nof</parameter><parameter=n> </parameter></function>",
+             "<tool_call><function=f><parameter=n>null<null</parameter><parameter=n></parameter></function>",
+             "<tool_call><function=f><parameter=n>nullnull\r\n</parameter>\n</function>",
              "<tool_call><function=f><parameter=s>a</parameter> b</parameter>\n </function>",
              "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call> ",
              "<tool_call>{\"name\": \"h\"}<tool_call>{\"name\": \"k\"}",
@@ -218,6 +222,19 @@ TEST_CASE("text, thinking and string arguments are passed on before they end") {
     CHECK(line(s.reply()) == "[I think so.]Well, I ask: <tool_call>\n<function=g>\noops|f(s=one \"two\nthree;i:12;)");
 }
 
+TEST_CASE("a string argument that may be null is passed on once it cannot be") {
+    const auto pushed = [](ReplyStream& s, std::string_view text) { return line(s.push(text).value()); };
+    ReplyStream s(false, kTools);
+    CHECK(pushed(s, "<tool_call>\n<function=f>\n<parameter=n>\n ") == "begin0<f>args0<{\"n\": >");
+    CHECK(pushed(s, "No").empty());
+    CHECK(pushed(s, "w \"") == "args0<\" Now \\\">");
+    CHECK(pushed(s, "here") == "args0<here>");
+    CHECK(pushed(s, "\n</parameter>\n<parameter=n>\nNone") == "args0<\", \"n\": >");
+    CHECK(pushed(s, " of").substr(0, 14) == "args0<\"None of");
+    CHECK(pushed(s, "</parameter><parameter=n>null\n") == "args0<\", \"n\": >");
+    CHECK(pushed(s, "</parameter></function></tool_call>") == "args0<null}>end0<>");
+}
+
 TEST_CASE("a character cut anywhere is told whole, and each invalid byte as U+FFFD") {
     for (const std::string broken : {"\xff", "\xe2\x82", "\xf0\x9f\x98", "\xf0\x9f\x98\x80", "\xc3\xa9\xc3"}) {
         check_cuts("a " + broken, true);
@@ -254,8 +271,10 @@ TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") 
          {"<tool_call><function=g>", "<function=g><parameter=a>", "<tool_call>{", "</parameter>", " ", "\n", "<", "a",
           "<tool_call> ", "<think>", "<tool_call><function=g><parameter=a></parameter>", "<tool_call>{\"",
           "<tool_call>{\"\\\""})
-        for (const char* before : {"", "<tool_call>", "<tool_call><function=", "<tool_call><function=g><parameter=a>",
-                                   "<tool_call><function=g><parameter=a></parameter>"}) {
+        for (const char* before :
+             {"", "<tool_call>", "<tool_call><function=", "<tool_call><function=g><parameter=a>",
+              "<tool_call><function=g><parameter=a></parameter>", "<tool_call><function=f><parameter=n>",
+              "<tool_call><function=f><parameter=n>null"}) {
             std::string text = before;
             while (text.size() < 60000) text += part;
             ReplyStream stream(false, kTools);

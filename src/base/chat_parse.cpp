@@ -125,10 +125,6 @@ ArgumentType ToolSchemas::type_of(std::string_view tool, std::string_view name) 
     return properties != nullptr ? argument_type(properties->find(name), *parameters) : ArgumentType();
 }
 
-bool ToolSchemas::is_string(std::string_view tool, std::string_view name) const {
-    return type_of(tool, name).form == ArgumentForm::text;
-}
-
 ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::string_view text) const {
     const auto [form, types] = type_of(tool, name);
     const std::string_view bare = trim_space(text);

@@ -352,16 +352,42 @@ bool ReplyParser::value_begin() {
 
 void ReplyParser::begin_argument() {
     using namespace reply_parser_impl;
-    streams_ = events_ != nullptr && schemas_.is_string(call_.name, argument_);
+    passed_ = Passed::whole;
     if (events_ == nullptr) return;
+    const ArgumentForm form = schemas_.form_of(call_.name, argument_);
+    if (form == ArgumentForm::text) passed_ = Passed::at_once;
+    if (form == ArgumentForm::nullable_text) passed_ = Passed::unless_null;
+    const bool quoted = passed_ == Passed::at_once;
     add(ReplyEvent::Kind::call_arguments,
-        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), streams_ ? "\": \"" : "\": "));
+        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), quoted ? "\": \"" : "\": "));
+}
+
+/// Opens a string that may also be null once its text up to `to` is neither null nor None, nor can become it.
+void ReplyParser::decide_value(size_t to) {
+    while (passed_ == Passed::unless_null || passed_ == Passed::maybe_null) {
+        for (size_t n = 0; value_given_ < to; value_given_ += n)
+            if (!is_python_space(decode_utf8(text_.data() + value_given_, to - value_given_, &n))) break;
+        if (value_given_ == to) return;
+        Match word = Match::no;
+        for (const std::string_view null : {"null", "None"})
+            if (passed_ == Passed::unless_null && word == Match::no) word = match(value_given_, null);
+        if (word == Match::more) return;
+        if (word == Match::yes) {
+            value_given_ += 4;
+            passed_ = Passed::maybe_null;
+        } else {
+            value_given_ = value_;
+            passed_ = Passed::at_once;
+            add(ReplyEvent::Kind::call_arguments, "\"");
+        }
+    }
 }
 
 /// Passes on what surely is a part of the value: all up to `to` but a newline, which may be its end.
 void ReplyParser::stream_value(size_t to) {
     using namespace reply_parser_impl;
-    if (!streams_) return;
+    decide_value(to);
+    if (passed_ != Passed::at_once) return;
     const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
     add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
@@ -372,7 +398,7 @@ void ReplyParser::finish_argument(size_t end) {
     using namespace reply_parser_impl;
     stream_value(end);
     ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end), crlf_));
-    if (streams_)
+    if (passed_ == Passed::at_once)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)
         add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));

@@ -17,8 +17,8 @@ class ToolSchemas {
   public:
     explicit ToolSchemas(const std::vector<std::string>& tools);
     bool knows(std::string_view tool) const { return function(tool) != nullptr; }
-    /// Whether this argument is a string whatever its text is, so that it can be passed on before it ends.
-    bool is_string(std::string_view tool, std::string_view name) const;
+    /// How an argument is read, which says how early it can be passed on.
+    ArgumentForm form_of(std::string_view tool, std::string_view name) const { return type_of(tool, name).form; }
     /// An argument with its type, by its ArgumentForm.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const;
 
@@ -74,6 +74,13 @@ class ReplyParser {
         json,           ///< inside <tool_call>{
     };
     enum class Match { no, yes, more };
+    /// When an argument is passed on.
+    enum class Passed {
+        whole,        ///< when it is complete
+        unless_null,  ///< as text once it cannot be null; so far it is white space
+        maybe_null,   ///< the same; so far it is `null` or `None` and white space
+        at_once,      ///< as text that arrives
+    };
 
     bool step();
     bool start();
@@ -99,6 +106,7 @@ class ReplyParser {
     bool finish_call();
     bool finish_json(size_t end);
     void begin_argument();
+    void decide_value(size_t to);
     void stream_value(size_t to);
     void finish_argument(size_t end);
     void finish_thinking_call();
@@ -125,15 +133,15 @@ class ReplyParser {
 
     // The call that is being read.
     ToolCall call_;
-    std::string argument_;  ///< name of the one that is being read
-    size_t value_ = 0;      ///< where it begins
-    size_t value_given_ = 0;
-    bool crlf_ = false;     ///< the newline before it has a carriage return, so the one after it does
-    bool wrapped_ = false;  ///< in <tool_call>
-    bool xml_ = false;      ///< begun with <function=
-    bool began_ = false;    ///< call_begin was said
+    std::string argument_;    ///< name of the one that is being read
+    size_t value_ = 0;        ///< where it begins
+    size_t value_given_ = 0;  ///< what was passed on of it; before that, what may be null
+    bool crlf_ = false;       ///< the newline before it has a carriage return, so the one after it does
+    bool wrapped_ = false;    ///< in <tool_call>
+    bool xml_ = false;        ///< begun with <function=
+    bool began_ = false;      ///< call_begin was said
     bool in_string_ = false, escaped_ = false;  ///< at_ is in a JSON string; behind a backslash there
-    bool streams_ = false;                      ///< the argument is passed on as it arrives
+    Passed passed_ = Passed::whole;             ///< the argument that is being read
 
     HeldText thought_, content_;
     bool blank_ = true;         ///< no text since the last call but white space
