@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1006
+#define AUSPEX_ABI_VERSION 1007
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -429,6 +429,17 @@ AUSPEX_C_API auspex_code auspex_session_sync(auspex_session* session, const int3
  * auspex_session_cancel() came during the step, AUSPEX_CANCELLED is returned with the tokens of the step. */
 AUSPEX_C_API auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* sampling, int32_t* ids,
                                              size_t capacity, size_t* n_ids, auspex_error* error);
+/* The logits of the token after the history, before bias and penalties, for sampling of one's own:
+ * auspex_session_sync() with the history and the chosen token appends it. n_logits: n_vocab of auspex_model_info. A
+ * view that lives until the next call on the session. */
+AUSPEX_C_API auspex_code auspex_session_logits(auspex_session* session, const float** logits, size_t* n_logits,
+                                               auspex_error* error);
+/* The logits of the token after ids[row], valid during the call. Not 0 cancels. */
+typedef int32_t (*auspex_on_row)(uint64_t row, const float* logits, size_t n_logits, void* user);
+/* Computes `ids` from the first one on and passes the logits of each row to on_row, in order. The history becomes
+ * `ids`. */
+AUSPEX_C_API auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, size_t n_ids,
+                                              auspex_on_row on_row, void* user, auspex_error* error);
 /* Every token so far. */
 AUSPEX_C_API auspex_code auspex_session_history(auspex_session* session, int32_t* ids, size_t capacity, size_t* n_ids,
                                                 auspex_error* error);

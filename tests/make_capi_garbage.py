@@ -39,13 +39,14 @@ class Argument:
             if bare == "auspex_" + handle and t.count("*") == 1:
                 others = [f"({t})garbage_{h}()" for h in ("zeros", "bytes", "other_" + handle)]
                 return f"right_{handle}()", ["NULL", *others]
-        if t.count("*") == 1 and bare in NUMBERS or t in ("size_t*", "uint64_t*", "const void**", "const char**"):
+        if t.count("*") == 1 and bare in NUMBERS or t in ("size_t*", "uint64_t*", "const void**", "const char**",
+                                                                         "const float**"):
             return f"({t})room()", ["NULL"]
         if re.fullmatch(r"auspex_\w+\*\*", t):
             return "&made", ["NULL"]  # freed after the call
         if t == "auspex_error*":
             return "&error", ["NULL", "(auspex_error*)garbage_zeros()", "(auspex_error*)garbage_bytes()"]
-        if t in ("auspex_on_event", "auspex_on_device"):
+        if t in ("auspex_on_event", "auspex_on_device", "auspex_on_row"):
             return t[7:], ["NULL"]
         if re.fullmatch(r"(const )?auspex_\w+\*", t):
             if self.name == "marks":
@@ -162,6 +163,10 @@ static int32_t on_device(const auspex_device_entry* entry, void* user) {
 static int32_t on_event(const auspex_event* event, void* user) {
     (void)user;
     return event == NULL;
+}
+static int32_t on_row(uint64_t row, const float* logits, size_t n_logits, void* user) {
+    (void)user;
+    return logits == NULL || n_logits == 0 || row >= N_ROOM;
 }
 """
 

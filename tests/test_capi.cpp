@@ -1,9 +1,7 @@
 // The C interface from inside the test program: structs of other ages, handles in any order, forks, files, plans.
-// tests/capi_client.c is a client in C, tests/test_capi.py one in Python.
-#include "../src/auspex.h"
+// Sampling is in tests/test_capi_sampling.cpp; tests/capi_client.c is a client in C, tests/test_capi.py one in Python.
 #include "allocations.h"
-#include "support.h"
-#include "tiny.h"
+#include "capi_rig.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -22,63 +20,6 @@ struct Aged {
     alignas(T) unsigned char bytes[4096] = {};
     explicit Aged(uint32_t size) { std::memcpy(bytes, &size, sizeof size); }
     T* get() { return reinterpret_cast<T*>(bytes); }
-};
-
-template <class T>
-T cleared() {
-    T t;
-    std::memset(static_cast<void*>(&t), 0, sizeof t);
-    t.struct_size = sizeof t;
-    return t;
-}
-
-/// Fails the test with the error's text.
-struct Ok {
-    auspex_error error = AUSPEX_ERROR_INIT;
-    operator auspex_error*() { return &error; }
-    void operator()(auspex_code code) { REQUIRE_MESSAGE(code == AUSPEX_OK, error.text); }
-};
-
-struct Rig {
-    std::vector<std::byte> bytes = tiny_qwen35();
-    Ok ok;
-    auspex_device* device = nullptr;
-    auspex_model* model = nullptr;
-
-    Rig() {
-        auto options = cleared<auspex_device_options>();
-        options.kind = AUSPEX_KIND_CPU;
-        options.n_thread = 1;
-        ok(auspex_device_open(&options, &device, ok));
-        ok(auspex_model_load_memory(device, bytes.data(), bytes.size(), nullptr, &model, ok));
-    }
-    Rig(const Rig&) = delete;
-    Rig& operator=(const Rig&) = delete;
-    ~Rig() {
-        auspex_model_free(model);
-        auspex_device_free(device);
-    }
-    auspex_session* session(uint32_t n_context = 256) {
-        auto options = cleared<auspex_session_options>();
-        options.n_context = n_context;
-        options.n_ubatch = 16;
-        auspex_session* s = nullptr;
-        ok(auspex_session_create(model, &options, &s, ok));
-        return s;
-    }
-    void sync(auspex_session* s, const std::vector<int32_t>& ids) {
-        ok(auspex_session_sync(s, ids.data(), ids.size(), nullptr, 0, nullptr, ok));
-    }
-    std::vector<int32_t> next(auspex_session* s, size_t n) {
-        std::vector<int32_t> all;
-        while (all.size() < n) {
-            int32_t ids[AUSPEX_MAX_TOKENS];
-            size_t count = 0;
-            ok(auspex_session_next(s, nullptr, ids, AUSPEX_MAX_TOKENS, &count, ok));
-            all.insert(all.end(), ids, ids + count);
-        }
-        return all;
-    }
 };
 
 /// Sizes of a struct that is read: older, newer, and never set.
@@ -515,123 +456,4 @@ TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
     const std::string bad = "<tool_call><function=f>oops";
     CHECK(auspex_reply_push(reply, bad.data(), bad.size(), write_down, &line, ok) == AUSPEX_CANCELLED);
     auspex_reply_free(reply);
-}
-
-TEST_CASE("C: logit_bias decides what is sampled, and is checked") {
-    Rig rig;
-    Ok ok;
-    auspex_session* s = rig.session();
-    rig.sync(s, {1, 2, 3});
-    auspex_sampling sampling;
-    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
-    auspex_logit_bias bias[2] = {{17, 900.0f}, {18, 950.0f}};
-    sampling.logit_bias = bias;
-    int32_t ids[AUSPEX_MAX_TOKENS];
-    size_t n = 0;
-    for (const size_t n_bias : {1u, 2u}) {
-        sampling.n_logit_bias = n_bias;
-        ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
-        CHECK(ids[0] == bias[n_bias - 1].id);
-    }
-    bias[0].id = kTinyVocab;
-    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
-    sampling.logit_bias = nullptr;
-    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
-    auspex_session_free(s);
-}
-
-TEST_CASE("C: a constraint decides what is sampled, and may be freed while a session goes on") {
-    Rig rig;
-    Ok ok;
-    auspex_session* s = rig.session(512);
-    rig.sync(s, {1, 2, 3, 4, 5});
-    const std::string digits = "[0-9]{6}";
-    auspex_constraint* constraint = nullptr;
-    ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, digits.data(), digits.size(), &constraint, ok));
-    auspex_sampling sampling;
-    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
-    sampling.grammar = constraint;
-    int32_t ids[AUSPEX_MAX_TOKENS];
-    size_t n = 0, n_text = 0;
-    std::vector<int32_t> history{1, 2, 3, 4, 5};
-    const auto to_the_end = [&] {
-        do {
-            ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
-            history.insert(history.end(), ids, ids + n);
-        } while (auspex_is_end(rig.model, history.back()) == 0);
-        char text[64];
-        ok(auspex_decode(rig.model, history.data() + 5, history.size() - 5, 0, text, sizeof text, &n_text, ok));
-        return std::string(text, n_text);
-    };
-    const auto six_digits = [](const std::string& text) {
-        return text.size() == 6 && text.find_first_not_of("0123456789") == std::string::npos;
-    };
-    CHECK(six_digits(to_the_end()));
-    // Written anew up to its second token, with another row before it to compute: the text goes on from there.
-    history.resize(7);
-    rig.sync(s, {1, 2, 3, 4});
-    rig.sync(s, history);
-    sampling.constrained_from = 1 + 5;
-    CHECK(six_digits(to_the_end()));
-    rig.sync(s, {1, 2, 3, 4, 5, 6});
-    auspex_error refused = AUSPEX_ERROR_INIT;
-    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, &refused) == AUSPEX_BAD_ARGUMENT);
-    CHECK(std::strstr(refused.text, "refuses token 5 of the history") != nullptr);
-    sampling.constrained_from = UINT64_MAX;
-    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
-    auspex_constraint_free(constraint);
-    CHECK(auspex_session_next(s, nullptr, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_OK);
-    CHECK(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_GBNF, "root ::= (", 10, &constraint, nullptr) ==
-          AUSPEX_BAD_ARGUMENT);
-    CHECK(auspex_constraint_create(rig.model, 3, "a", 1, &constraint, nullptr) == AUSPEX_BAD_ARGUMENT);
-    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
-    ok(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "f", 0, &constraint, ok));
-    auspex_constraint_free(constraint);
-    CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "g", 0, &constraint, nullptr) ==
-          AUSPEX_BAD_ARGUMENT);
-    auspex_session_free(s);
-}
-
-TEST_CASE("C: under tools with a schema of answers a reply is a call or a JSON text of the schema") {
-    Rig rig;
-    Ok ok;
-    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
-    auspex_constraint* constraint = nullptr;
-    auspex_tool_options tools;
-    REQUIRE(auspex_tool_options_init(&tools, sizeof tools) == AUSPEX_OK);
-    const std::string answer = R"({"enum": ["alpha", "beta"]})";
-    tools.answer = answer.data();
-    tools.n_answer = answer.size();
-    ok(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, ok));
-    auspex_sampling sampling;
-    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
-    sampling.grammar = constraint;
-    sampling.constrained_from = 1 + 5;
-    auspex_session* s = rig.session(64);
-    int32_t ids[AUSPEX_MAX_TOKENS];
-    size_t n = 0;
-    const auto after = [&](const std::string& text) {
-        int32_t written[64];
-        size_t n_written = 0;
-        ok(auspex_encode(rig.model, text.data(), text.size(), AUSPEX_SPECIAL, written, 64, &n_written, ok));
-        std::vector<int32_t> history = {1, 2, 3, 4, 5};
-        history.insert(history.end(), written, written + n_written);
-        rig.sync(s, history);
-        return auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr);
-    };
-    CHECK(after("\"beta\"") == AUSPEX_OK);
-    CHECK(auspex_is_end(rig.model, ids[0]) == 1);
-    CHECK(after("\"gamma\"") == AUSPEX_BAD_ARGUMENT);
-    CHECK(after("<tool_call>\n{\"name\": \"f\"") == AUSPEX_OK);
-    CHECK(after("<tool_call>\n{\"name\": \"g\"") == AUSPEX_BAD_ARGUMENT);
-    auspex_constraint_free(constraint);
-    auspex_error refused = AUSPEX_ERROR_INIT;
-    tools.n_answer = answer.size() - 1;
-    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, &refused) ==
-          AUSPEX_BAD_ARGUMENT);
-    CHECK(std::strstr(refused.text, "answer: ") != nullptr);
-    tools.one_call = 2;
-    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, nullptr) ==
-          AUSPEX_BAD_ARGUMENT);
-    auspex_session_free(s);
 }

@@ -113,6 +113,37 @@ auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* 
     });
 }
 
+auspex_code auspex_session_logits(auspex_session* session, const float** logits, size_t* n_logits,
+                                  auspex_error* error) {
+    return call_session(session, error, [&](const Running& running) -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(logits, "logits"));
+        AUSPEX_C_TRY(auspex::capi::need_output(n_logits, "n_logits"));
+        auspex::Span<const float> all;
+        AUSPEX_C_TRY(running.session().logits().get(all));
+        *logits = all.data();
+        *n_logits = all.size();
+        return Answer();
+    });
+}
+
+auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, size_t n_ids, auspex_on_row on_row,
+                                 void* user, auspex_error* error) {
+    return call_session(session, error, [&](const Running& running) -> Answer {
+        if (on_row == nullptr) return auspex::capi::bad("on_row is null; expected a function");
+        auspex::Span<const auspex::Token> all;
+        AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &all, "ids"));
+        bool stopped = false;
+        const auspex::Status done = running.session().score(all, [&](size_t row, auspex::Span<const float> logits) {
+            if (stopped) return;
+            stopped = on_row(row, logits.data(), logits.size(), user) != 0;
+            if (stopped) running.session().cancel();
+        });
+        if (!stopped) return done;
+        running.session().cancel(false);
+        return Answer(AUSPEX_CANCELLED, "cancelled by on_row");
+    });
+}
+
 auspex_code auspex_session_history(auspex_session* session, int32_t* ids, size_t capacity, size_t* n_ids,
                                    auspex_error* error) {
     return call_session(session, error, [&](const Running& running) -> Answer {

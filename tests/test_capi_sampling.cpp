@@ -1,0 +1,170 @@
+// The C interface: logits, biases and constraints. The rest is in tests/test_capi.cpp.
+#include "capi_rig.h"
+
+#include <algorithm>
+
+using namespace test;
+
+TEST_CASE("C: logits and scores are those that next() samples from, and a score may be cancelled") {
+    Rig rig;
+    const std::vector<int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
+    auspex_session* s = rig.session();
+    const float* logits = nullptr;
+    size_t n = 7;
+    CHECK(auspex_session_logits(s, &logits, &n, nullptr) == AUSPEX_BAD_ARGUMENT);  // no history yet
+    CHECK((logits == nullptr && n == 0));
+    auspex_session* other = rig.session();
+    rig.sync(other, prompt);
+    const std::vector<int32_t> sampled = rig.next(other, 20);
+    std::vector<int32_t> history = prompt;
+    for (const int32_t id : sampled) {
+        rig.sync(s, history);
+        rig.ok(auspex_session_logits(s, &logits, &n, rig.ok));
+        CHECK(std::max_element(logits, logits + n) - logits == id);
+        history.push_back(id);
+    }
+
+    struct Rows {
+        std::vector<int32_t> best;
+        size_t n_max;
+    };
+    const auto on_row = [](uint64_t row, const float* row_logits, size_t n_logits, void* user) {
+        Rows& rows = *static_cast<Rows*>(user);
+        CHECK(row == rows.best.size());
+        rows.best.push_back(static_cast<int32_t>(std::max_element(row_logits, row_logits + n_logits) - row_logits));
+        return rows.best.size() == rows.n_max ? int32_t{1} : int32_t{0};
+    };
+    Rows rows{{}, 0};
+    rig.ok(auspex_session_score(s, history.data(), history.size(), on_row, &rows, rig.ok));
+    REQUIRE(rows.best.size() == history.size());
+    CHECK(std::equal(sampled.begin(), sampled.end(), rows.best.begin() + static_cast<long>(prompt.size()) - 1));
+    for (const size_t n_max : {size_t{1}, size_t{16}, size_t{17}, history.size()}) {
+        rows = {{}, n_max};
+        CHECK(auspex_session_score(s, history.data(), history.size(), on_row, &rows, rig.ok) == AUSPEX_CANCELLED);
+        CHECK(rows.best.size() == n_max);
+        rig.sync(s, prompt);
+        CHECK(rig.next(s, 20) == sampled);
+    }
+    CHECK(auspex_session_score(s, history.data(), history.size(), nullptr, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+    auspex_session_free(other);
+}
+
+TEST_CASE("C: logit_bias decides what is sampled, and is checked") {
+    Rig rig;
+    Ok ok;
+    auspex_session* s = rig.session();
+    rig.sync(s, {1, 2, 3});
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    auspex_logit_bias bias[2] = {{17, 900.0f}, {18, 950.0f}};
+    sampling.logit_bias = bias;
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0;
+    for (const size_t n_bias : {1u, 2u}) {
+        sampling.n_logit_bias = n_bias;
+        ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
+        CHECK(ids[0] == bias[n_bias - 1].id);
+    }
+    bias[0].id = kTinyVocab;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
+    sampling.logit_bias = nullptr;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
+
+TEST_CASE("C: a constraint decides what is sampled, and may be freed while a session goes on") {
+    Rig rig;
+    Ok ok;
+    auspex_session* s = rig.session(512);
+    rig.sync(s, {1, 2, 3, 4, 5});
+    const std::string digits = "[0-9]{6}";
+    auspex_constraint* constraint = nullptr;
+    ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, digits.data(), digits.size(), &constraint, ok));
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    sampling.grammar = constraint;
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0, n_text = 0;
+    std::vector<int32_t> history{1, 2, 3, 4, 5};
+    const auto to_the_end = [&] {
+        do {
+            ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
+            history.insert(history.end(), ids, ids + n);
+        } while (auspex_is_end(rig.model, history.back()) == 0);
+        char text[64];
+        ok(auspex_decode(rig.model, history.data() + 5, history.size() - 5, 0, text, sizeof text, &n_text, ok));
+        return std::string(text, n_text);
+    };
+    const auto six_digits = [](const std::string& text) {
+        return text.size() == 6 && text.find_first_not_of("0123456789") == std::string::npos;
+    };
+    CHECK(six_digits(to_the_end()));
+    // Written anew up to its second token, with another row before it to compute: the text goes on from there.
+    history.resize(7);
+    rig.sync(s, {1, 2, 3, 4});
+    rig.sync(s, history);
+    sampling.constrained_from = 1 + 5;
+    CHECK(six_digits(to_the_end()));
+    rig.sync(s, {1, 2, 3, 4, 5, 6});
+    auspex_error refused = AUSPEX_ERROR_INIT;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, &refused) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::strstr(refused.text, "refuses token 5 of the history") != nullptr);
+    sampling.constrained_from = UINT64_MAX;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
+    auspex_constraint_free(constraint);
+    CHECK(auspex_session_next(s, nullptr, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_OK);
+    CHECK(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_GBNF, "root ::= (", 10, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    CHECK(auspex_constraint_create(rig.model, 3, "a", 1, &constraint, nullptr) == AUSPEX_BAD_ARGUMENT);
+    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
+    ok(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "f", 0, &constraint, ok));
+    auspex_constraint_free(constraint);
+    CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "g", 0, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
+
+TEST_CASE("C: under tools with a schema of answers a reply is a call or a JSON text of the schema") {
+    Rig rig;
+    Ok ok;
+    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
+    auspex_constraint* constraint = nullptr;
+    auspex_tool_options tools;
+    REQUIRE(auspex_tool_options_init(&tools, sizeof tools) == AUSPEX_OK);
+    const std::string answer = R"({"enum": ["alpha", "beta"]})";
+    tools.answer = answer.data();
+    tools.n_answer = answer.size();
+    ok(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, ok));
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    sampling.grammar = constraint;
+    sampling.constrained_from = 1 + 5;
+    auspex_session* s = rig.session(64);
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0;
+    const auto after = [&](const std::string& text) {
+        int32_t written[64];
+        size_t n_written = 0;
+        ok(auspex_encode(rig.model, text.data(), text.size(), AUSPEX_SPECIAL, written, 64, &n_written, ok));
+        std::vector<int32_t> history = {1, 2, 3, 4, 5};
+        history.insert(history.end(), written, written + n_written);
+        rig.sync(s, history);
+        return auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr);
+    };
+    CHECK(after("\"beta\"") == AUSPEX_OK);
+    CHECK(auspex_is_end(rig.model, ids[0]) == 1);
+    CHECK(after("\"gamma\"") == AUSPEX_BAD_ARGUMENT);
+    CHECK(after("<tool_call>\n{\"name\": \"f\"") == AUSPEX_OK);
+    CHECK(after("<tool_call>\n{\"name\": \"g\"") == AUSPEX_BAD_ARGUMENT);
+    auspex_constraint_free(constraint);
+    auspex_error refused = AUSPEX_ERROR_INIT;
+    tools.n_answer = answer.size() - 1;
+    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, &refused) ==
+          AUSPEX_BAD_ARGUMENT);
+    CHECK(std::strstr(refused.text, "answer: ") != nullptr);
+    tools.one_call = 2;
+    CHECK(auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
