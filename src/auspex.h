@@ -351,6 +351,17 @@ enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CON
 /* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
 AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
                                                   size_t n_text, auspex_constraint** constraint, auspex_error* error);
+/* The same for a JSON Schema with more choices. */
+typedef struct auspex_schema_options {
+    uint32_t struct_size;
+    int32_t ignore_unsupported; /* 1: leave out keywords that cannot be expressed, instead of refusing the schema */
+    int32_t any_order;          /* 1: members of an object may come in any order; 0: as the schema lists them */
+    int32_t no_white_space;     /* 1: none between tokens */
+} auspex_schema_options;
+AUSPEX_C_API auspex_code auspex_schema_options_init(auspex_schema_options* options, uint32_t struct_size);
+AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
+                                                      const auspex_schema_options* options,
+                                                      auspex_constraint** constraint, auspex_error* error);
 /* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or
  * the only one to be called. inside_thinking: as auspex_render_ids() gives it. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
@@ -366,11 +377,17 @@ typedef struct auspex_tool_options {
     const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
                            and calls after it */
     size_t n_answer;
+    int32_t ignore_unsupported; /* as in auspex_schema_options */
+    int32_t any_order;
 } auspex_tool_options;
 AUSPEX_C_API auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size);
 AUSPEX_C_API auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
                                                      const auspex_tool_options* options, auspex_constraint** constraint,
                                                      auspex_error* error);
+/* What was left out of schemas, a line each: "#/properties/a: uniqueItems", and formats that are not known. Of tools,
+ * each begins with the name of the tool. */
+AUSPEX_C_API auspex_code auspex_constraint_ignored(const auspex_constraint* constraint, char* text, size_t capacity,
+                                                   size_t* length, auspex_error* error);
 /* Sessions that use it keep what they need. */
 AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 

@@ -125,6 +125,79 @@ TEST_CASE("C: a constraint decides what is sampled, and may be freed while a ses
     auspex_session_free(s);
 }
 
+TEST_CASE("C: the options of a schema and of tools arrive, and what was left out is listed") {
+    Rig rig;
+    Ok ok;
+    auspex_session* s = rig.session(128);
+    const std::string schema =
+        R"({"properties": {"a": {"type": "integer"}, "b": {"type": "array", "uniqueItems": true}}})";
+    const std::string request = R"({"messages": [], "tools": [{"name": "f", "parameters": )" + schema + "}]}";
+    auspex_constraint* constraint = nullptr;
+    const auto ignored = [&] {
+        char text[256];
+        size_t n = 0;
+        ok(auspex_constraint_ignored(constraint, text, sizeof text, &n, ok));
+        CHECK(auspex_constraint_ignored(constraint, text, n, &n, nullptr) == AUSPEX_BUFFER_TOO_SMALL);
+        return std::string(text, n);
+    };
+    const auto allows = [&](const std::string& text) {
+        auspex_sampling sampling;
+        REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+        sampling.grammar = constraint;
+        sampling.constrained_from = 1 + 1;
+        int32_t ids[128], next[AUSPEX_MAX_TOKENS];
+        size_t n = 0;
+        ok(auspex_encode(rig.model, text.data(), text.size(), 0, ids, 128, &n, ok));
+        std::vector<int32_t> history(ids, ids + n);
+        history.insert(history.begin(), 1);
+        rig.sync(s, history);
+        return auspex_session_next(s, &sampling, next, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_OK;
+    };
+    auto options = cleared<auspex_schema_options>();
+    const auto make = [&](auspex_error* error) {
+        return auspex_constraint_for_schema(rig.model, schema.data(), schema.size(), &options, &constraint, error);
+    };
+    auspex_error refused = AUSPEX_ERROR_INIT;
+    CHECK(make(&refused) == AUSPEX_UNSUPPORTED);
+    CHECK(std::strstr(refused.text, "uniqueItems") != nullptr);
+    options.ignore_unsupported = 1;
+    ok(make(ok));
+    CHECK(ignored() == "#/properties/b: uniqueItems\n");
+    CHECK(allows(R"({"a": 1, "b")"));
+    CHECK_FALSE(allows(R"({"b": [], "a")"));
+    auspex_constraint_free(constraint);
+    options.any_order = options.no_white_space = 1;
+    ok(make(ok));
+    CHECK(allows(R"({"b":[],"a")"));
+    CHECK_FALSE(allows(R"({"b": [)"));
+    auspex_constraint_free(constraint);
+    for (int32_t* field : {&options.ignore_unsupported, &options.any_order, &options.no_white_space}) {
+        *field = 2;
+        CHECK(make(nullptr) == AUSPEX_BAD_ARGUMENT);
+        *field = 0;
+    }
+
+    auto tools = cleared<auspex_tool_options>();
+    const auto make_tools = [&] {
+        return auspex_constraint_for_tools(rig.model, request.data(), request.size(), &tools, &constraint, nullptr);
+    };
+    CHECK(make_tools() == AUSPEX_UNSUPPORTED);
+    tools.ignore_unsupported = 1;
+    REQUIRE(make_tools() == AUSPEX_OK);
+    CHECK(ignored() == "f: #/properties/b: uniqueItems\n");
+    const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {";
+    CHECK(allows(call + R"("a": 1, "b")"));
+    CHECK_FALSE(allows(call + R"("b": [], "a")"));
+    auspex_constraint_free(constraint);
+    tools.any_order = 1;
+    REQUIRE(make_tools() == AUSPEX_OK);
+    CHECK(allows(call + R"("b": [], "a")"));
+    auspex_constraint_free(constraint);
+    tools.any_order = -1;
+    CHECK(make_tools() == AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
+
 TEST_CASE("C: under tools with a schema of answers a reply is a call or a JSON text of the schema") {
     Rig rig;
     Ok ok;

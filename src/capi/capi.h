@@ -218,6 +218,7 @@ struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
 };
 struct auspex_constraint : auspex::capi::Handle<0x617578'636f'6e31> {
     auspex::Constraint constraint;
+    std::string ignored;  ///< lines
 };
 struct auspex_plan : auspex::capi::Handle<0x617578'706c'6131> {
     auspex::MemoryPlan plan;

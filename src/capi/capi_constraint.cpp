@@ -10,6 +10,7 @@ Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspe
     AUSPEX_C_TRY(grammar.status());
     auto made = std::make_unique<auspex_constraint>();
     AUSPEX_C_TRY(Constraint::create(model, grammar.value()).get(made->constraint));
+    for (const std::string& line : grammar.value().ignored()) made->ignored += line + "\n";
     *to = made.release();
     return Answer();
 }
@@ -36,6 +37,31 @@ auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, co
     });
 }
 
+auspex_code auspex_schema_options_init(auspex_schema_options* options, uint32_t struct_size) {
+    return auspex::capi::init(options, struct_size);
+}
+
+auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
+                                         const auspex_schema_options* options, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        auspex_schema_options from;
+        AUSPEX_C_TRY(auspex::capi::read(options, &from, "auspex_schema_options"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.no_white_space, 0, 1, "no_white_space"));
+        std::string_view schema;
+        AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &schema, "text"));
+        auspex::SchemaOptions to;
+        to.ignore_unsupported = from.ignore_unsupported != 0;
+        to.any_order = from.any_order != 0;
+        to.white_space = from.no_white_space == 0;
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_json_schema(schema, to), constraint);
+    });
+}
+
 auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size) {
     return auspex::capi::init(options, struct_size);
 }
@@ -51,6 +77,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         AUSPEX_C_TRY(auspex::capi::check_range(from.required, 0, 1, "required"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.inside_thinking, 0, 1, "inside_thinking"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
         std::string_view answer;
         AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
@@ -62,6 +90,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         to.inside_thinking = from.inside_thinking != 0;
         to.parallel = from.one_call == 0;
         to.answer = std::string(answer);
+        to.ignore_unsupported = from.ignore_unsupported != 0;
+        to.any_order = from.any_order != 0;
         return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
 }
@@ -75,6 +105,15 @@ auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* 
     options.tool = tool;
     options.inside_thinking = inside_thinking;
     return auspex_constraint_for_tools(model, json, n_json, &options, constraint, error);
+}
+
+auspex_code auspex_constraint_ignored(const auspex_constraint* constraint, char* text, size_t capacity, size_t* length,
+                                      auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
+        return auspex::capi::fill_text(constraint->ignored, text, capacity, length);
+    });
 }
 
 void auspex_constraint_free(auspex_constraint* constraint) {
