@@ -601,7 +601,7 @@ typedef struct auspex_chat_options {
     uint32_t struct_size;
     uint32_t max_tokens;             /* 0: until the model ends, or the context is full */
     const auspex_sampling* sampling; /* null: greedy */
-    const char* const* stops;        /* texts that end the reply and are not shown */
+    const char* const* stops;        /* end the reply where its text has one, not its thinking or a call; not shown */
     size_t n_stops;
 } auspex_chat_options;
 

@@ -350,6 +350,48 @@ TEST_CASE("C: a mark beyond the history is refused with both numbers") {
     auspex_session_free(s);
 }
 
+TEST_CASE("C: stop strings end a chat in its text, not in its thinking or a call") {
+    Rig rig;
+    auspex_session* s = rig.session(512);
+    const std::string call = "<tool_call><function=w><parameter=s>\nx STOP y\n</parameter></function></tool_call>";
+    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    const auto chat = [&](const std::string& reply, std::vector<const char*> stops) {
+        auspex_constraint* constraint = nullptr;
+        rig.ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint,
+                                        rig.ok));
+        auto sampling = cleared<auspex_sampling>();
+        sampling.grammar = constraint;
+        auto options = cleared<auspex_chat_options>();
+        options.sampling = &sampling;
+        options.stops = stops.data();
+        options.n_stops = stops.size();
+        std::vector<std::string> parts(AUSPEX_EVENT_DONE + 1);
+        const auto on_event = [](const auspex_event* e, void* user) {
+            std::vector<std::string>& to = *static_cast<std::vector<std::string>*>(user);
+            to[static_cast<size_t>(e->type)] += std::string(e->text, e->n_text);
+            if (e->type == AUSPEX_EVENT_DONE) to[AUSPEX_EVENT_USAGE] = std::to_string(e->finish);
+            return int32_t{0};
+        };
+        rig.ok(auspex_chat(s, request.data(), request.size(), &options, on_event, &parts, rig.ok));
+        auspex_constraint_free(constraint);
+        CHECK(parts[AUSPEX_EVENT_USAGE] == (parts[AUSPEX_EVENT_CALL_ARGUMENTS].empty() ? "0" : "2"));
+        return parts;
+    };
+    std::vector<std::string> parts =
+        chat("<think>a STOP b</think>c ST" + call + "OP" + call + "d STOP e", {"P d", "STOP"});
+    CHECK(parts[AUSPEX_EVENT_REASONING] == "a STOP b");
+    CHECK(parts[AUSPEX_EVENT_TEXT] == "c STOPd ");
+    CHECK(parts[AUSPEX_EVENT_CALL_ARGUMENTS] == R"({"s": "x STOP y"}{"s": "x STOP y"})");
+    CHECK(parts[AUSPEX_EVENT_DONE].find(R"("content": "c STOPd ", "reasoning_content": "a STOP b", "tool_calls")") !=
+          std::string::npos);
+    parts = chat("one SSTOP two" + call, {"STOP", "TOP"});
+    CHECK(parts[AUSPEX_EVENT_TEXT] == "one S");
+    CHECK(parts[AUSPEX_EVENT_DONE] == R"({"role": "assistant", "content": "one S"})");
+    parts = chat("one STO", {"STOP", ""});
+    CHECK(parts[AUSPEX_EVENT_TEXT] == "one STO");
+    auspex_session_free(s);
+}
+
 TEST_CASE("C: another handle, a freed one and a second call at a time are refused") {
     Rig rig;
     auspex_session* s = rig.session();

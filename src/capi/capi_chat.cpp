@@ -1,6 +1,8 @@
 // capi/capi_chat: prompts, text streams, replies and chat of auspex.h.
 #include "capi.h"
 
+#include <algorithm>
+
 using auspex::capi::Answer;
 using auspex::capi::call;
 using auspex::capi::call_session;
@@ -234,6 +236,40 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
+/// Finds stop strings in the text of a reply, of which calls and thinking are no part.
+class Stops {
+  public:
+    explicit Stops(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
+    bool found() const { return found_; }
+
+    /// What no stop string can begin in any more; the first complete one ends the text.
+    std::string push(std::string_view text) {
+        size_t end = held_.size(), n_cut = 0;
+        held_ += text;
+        while (end < held_.size() && n_cut == 0) n_cut = longest(++end, true);
+        found_ = n_cut != 0;
+        std::string out = held_.substr(0, end - (found_ ? n_cut : longest(end, false)));
+        held_.erase(0, found_ ? held_.size() : out.size());
+        return out;
+    }
+    /// What is held, when something else follows.
+    std::string take() { return std::exchange(held_, std::string()); }
+
+  private:
+    /// Of the stop strings, or else of their beginnings, the longest with which the first `end` bytes end.
+    size_t longest(size_t end, bool whole) const {
+        size_t n_max = 0;
+        for (const std::string& stop : stops_)
+            for (size_t n = std::min(stop.size(), end); n > n_max && (!whole || n == stop.size()); --n)
+                if (held_.compare(end - n, n, stop, 0, n) == 0) n_max = n;
+        return n_max;
+    }
+
+    std::vector<std::string> stops_;
+    std::string held_;
+    bool found_ = false;
+};
+
 /// One reply of auspex_chat().
 class Chat {
   public:
@@ -248,7 +284,8 @@ class Chat {
         AUSPEX_C_TRY(read_stops(options.stops, options.n_stops, &stops));
         max_tokens_ = options.max_tokens != 0 ? options.max_tokens : UINT64_MAX;
         AUSPEX_C_TRY(prompt_.make(model_, json, n_json));
-        text_ = TextStream(model_, std::move(stops));
+        stops_ = Stops(std::move(stops));
+        text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
         return Answer();
     }
@@ -261,7 +298,10 @@ class Chat {
         AUSPEX_C_TRY(say_text(rest));
         std::vector<ReplyEvent> events;
         AUSPEX_C_TRY(reply_.finish().get(events));
-        AUSPEX_C_TRY(say_events(events, on_event_, user_));
+        AUSPEX_C_TRY(say_parts(std::move(events)));
+        const std::string held = stops_.take();
+        content_ += held;
+        if (!held.empty()) AUSPEX_C_TRY(say_events({text_part(held)}, on_event_, user_));
         return close();
     }
 
@@ -275,7 +315,28 @@ class Chat {
         if (piece.empty()) return Answer();
         std::vector<ReplyEvent> events;
         AUSPEX_C_TRY(reply_.push(piece).get(events));
-        return say_events(events, on_event_, user_);
+        return say_parts(std::move(events));
+    }
+
+    static ReplyEvent text_part(std::string text) {
+        ReplyEvent part;
+        part.text = std::move(text);
+        return part;
+    }
+
+    /// Passes parts of the reply on, up to a stop string in its text. None goes over a call.
+    Answer say_parts(std::vector<ReplyEvent> parts) {
+        std::vector<ReplyEvent> said;
+        for (ReplyEvent& part : parts) {
+            if (stops_.found()) break;
+            const bool is_text = part.kind == ReplyEvent::Kind::text;
+            std::string text = is_text ? stops_.push(part.text) : stops_.take();
+            content_ += text;
+            if (!text.empty()) said.push_back(text_part(std::move(text)));
+            if (part.kind == ReplyEvent::Kind::call_end) ++n_call_;
+            if (!is_text) said.push_back(std::move(part));
+        }
+        return say_events(said, on_event_, user_);
     }
 
     Answer step() {
@@ -296,7 +357,7 @@ class Chat {
             std::string piece;
             AUSPEX_C_TRY(text_.push(id).get(piece));
             AUSPEX_C_TRY(say_text(piece));
-            if (text_.stopped()) end(AUSPEX_FINISH_STOP);
+            if (stops_.found()) end(AUSPEX_FINISH_STOP);
             if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
             if (ended_) return Answer();
         }
@@ -314,11 +375,17 @@ class Chat {
         usage.n_reused = synced_.rows_reused;
         usage.n_generated = n_generated_;
         AUSPEX_C_TRY(say(usage));
+        ChatReply reply = reply_.reply();
+        if (stops_.found()) {  // what came after it is no part of the reply
+            finish_ = AUSPEX_FINISH_STOP;
+            reply.content = content_;
+            reply.tool_calls.resize(n_call_);
+        }
         std::string message;
-        AUSPEX_C_TRY(to_json(reply_.reply()).get(message));
+        AUSPEX_C_TRY(to_json(reply).get(message));
         auspex_event done = event_of(AUSPEX_EVENT_DONE, message);
         done.finish = finish_;
-        if (finish_ == AUSPEX_FINISH_STOP && !reply_.reply().tool_calls.empty()) done.finish = AUSPEX_FINISH_CALLS;
+        if (finish_ == AUSPEX_FINISH_STOP && !reply.tool_calls.empty()) done.finish = AUSPEX_FINISH_CALLS;
         return say(done);
     }
 
@@ -331,6 +398,9 @@ class Chat {
     uint64_t max_tokens_ = 0, n_generated_ = 0;
     TextStream text_;
     ReplyStream reply_;
+    Stops stops_;
+    std::string content_;  ///< the text that was passed on
+    size_t n_call_ = 0;    ///< calls that were
     SyncReport synced_;
     bool ended_ = false;
     int32_t finish_ = AUSPEX_FINISH_STOP;
