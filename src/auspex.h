@@ -608,7 +608,8 @@ typedef struct auspex_chat_options {
 AUSPEX_C_API auspex_code auspex_chat_options_init(auspex_chat_options* options, uint32_t struct_size);
 /* Answers a conversation: renders the request of auspex_render(), computes what is missing, generates, and calls
  * on_event for each part of the reply as it comes, at the end for usage and done. A reply that is cancelled, by
- * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. */
+ * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. Else the
+ * history ends with the last token of the reply. */
 AUSPEX_C_API auspex_code auspex_chat(auspex_session* session, const char* json, size_t n_json,
                                      const auspex_chat_options* options, auspex_on_event on_event, void* user,
                                      auspex_error* error);

@@ -392,6 +392,47 @@ TEST_CASE("C: stop strings end a chat in its text, not in its thinking or a call
     auspex_session_free(s);
 }
 
+TEST_CASE("C: a chat that ends by its length goes on with the next token, also after drafts") {
+    Rig rig;
+    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    const std::string reply = "one two three four five six seven eight nine ten";
+    auspex_constraint* constraint = nullptr;
+    rig.ok(
+        auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint, rig.ok));
+    auto sampling = cleared<auspex_sampling>();
+    sampling.grammar = constraint;
+    for (const int32_t draft : {AUSPEX_DRAFT_OFF, AUSPEX_DRAFT_LOOKUP}) {
+        auto options = cleared<auspex_session_options>();
+        options.n_context = 256;
+        options.draft = draft;
+        options.draft_depth = draft == AUSPEX_DRAFT_OFF ? 0 : 8;
+        auspex_session* s = nullptr;
+        rig.ok(auspex_session_create(rig.model, &options, &s, rig.ok));
+        auto chat = cleared<auspex_chat_options>();
+        chat.sampling = &sampling;
+        chat.max_tokens = 12;
+        std::string text;
+        const auto on_event = [](const auspex_event* e, void* user) {
+            if (e->type == AUSPEX_EVENT_TEXT) static_cast<std::string*>(user)->append(e->text, e->n_text);
+            return int32_t{0};
+        };
+        rig.ok(auspex_chat(s, request.data(), request.size(), &chat, on_event, &text, rig.ok));
+        CHECK(text.size() < reply.size());
+        for (int32_t last = 0; auspex_is_end(rig.model, last) == 0;) {
+            int32_t ids[AUSPEX_MAX_TOKENS];
+            size_t n = 0, n_text = 0;
+            char piece[64];
+            rig.ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok));
+            rig.ok(auspex_decode(rig.model, ids, n, 0, piece, sizeof piece, &n_text, rig.ok));
+            text.append(piece, n_text);
+            last = ids[n - 1];
+        }
+        CHECK(text == reply);
+        auspex_session_free(s);
+    }
+    auspex_constraint_free(constraint);
+}
+
 TEST_CASE("C: another handle, a freed one and a second call at a time are refused") {
     Rig rig;
     auspex_session* s = rig.session();

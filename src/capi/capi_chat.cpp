@@ -348,7 +348,8 @@ class Chat {
             return Answer();
         }
         AUSPEX_C_TRY(status);
-        for (const Token id : tokens) {
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            const Token id = tokens[i];
             if (model_.is_end(id)) {
                 end(AUSPEX_FINISH_STOP);
                 return Answer();
@@ -359,9 +360,17 @@ class Chat {
             AUSPEX_C_TRY(say_text(piece));
             if (stops_.found()) end(AUSPEX_FINISH_STOP);
             if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
-            if (ended_) return Answer();
+            if (ended_) return take_back(tokens.size() - 1 - i);
         }
         return Answer();
+    }
+
+    /// Tokens that were drafted beyond the end of the reply. A step without drafts would not have sampled them.
+    Answer take_back(size_t n) {
+        if (n == 0) return Answer();
+        const Span<const Token> all = running_.session().history();
+        const std::vector<Token> kept(all.begin(), all.end() - n);
+        return running_.session().sync(kept).status();
     }
 
     Answer say(const auspex_event& event) {
