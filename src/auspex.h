@@ -603,6 +603,8 @@ typedef struct auspex_chat_options {
     const auspex_sampling* sampling; /* null: greedy */
     const char* const* stops;        /* end the reply where its text has one, not its thinking or a call; not shown */
     size_t n_stops;
+    int32_t free_thinking;        /* 1: the grammar of `sampling` is that of the answer and begins after the thinking */
+    uint32_t max_thinking_tokens; /* unless 0, the thinking is closed after so many */
 } auspex_chat_options;
 
 AUSPEX_C_API auspex_code auspex_chat_options_init(auspex_chat_options* options, uint32_t struct_size);

@@ -1,5 +1,6 @@
 """auspex.h and libauspex.so: what compiles, what is exported, what may never change, and a client in Python."""
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import threading
 import unittest
 
 from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+
+from test_cli import QWEN36, with_template
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.environ.get("AUSPEX_LIBRARY") or os.path.join(REPO, "build", "libauspex.so")
@@ -139,6 +142,22 @@ class Sampling(ctypes.Structure):
     _fields_ = [("struct_size", c_uint32), ("top_k", c_int32), ("temperature", c_float), ("top_p", c_float)]
 
 
+class LogitBias(ctypes.Structure):
+    _fields_ = [("id", c_int32), ("bias", c_float)]
+
+
+class WholeSampling(ctypes.Structure):
+    _fields_ = Sampling._fields_ + [("others", c_float * 4), ("penalty_window", c_uint32), ("reserved", c_uint32),
+                                    ("seed", c_uint64), ("grammar", c_void_p), ("constrained_from", c_uint64),
+                                    ("logit_bias", ctypes.POINTER(LogitBias)), ("n_logit_bias", c_size_t)]
+
+
+class ChatOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_uint32), ("max_tokens", c_uint32), ("sampling", ctypes.POINTER(WholeSampling)),
+                ("stops", c_void_p), ("n_stops", c_size_t), ("free_thinking", c_int32),
+                ("max_thinking_tokens", c_uint32)]
+
+
 class AuspexError(Exception):
     pass
 
@@ -160,9 +179,9 @@ class Client:
         if getattr(self.c, name)(*arguments, byref(error)):
             raise AuspexError(self.c.auspex_code_name(error.code).decode() + ": " + error.text.decode())
 
-    def ids(self, text):
+    def ids(self, text, special=False):
         data, n, ids = text.encode(), c_size_t(), (c_int32 * 1000)()
-        self.call("auspex_encode", self.model, data, c_size_t(len(data)), 0, ids, c_size_t(1000), byref(n))
+        self.call("auspex_encode", self.model, data, c_size_t(len(data)), int(special), ids, c_size_t(1000), byref(n))
         return ids, n
 
     def tokens(self, text, sampling=None):
@@ -178,9 +197,9 @@ class Client:
                   c_size_t(4000), byref(n))
         return buffer.value.decode()
 
-    def chat(self, request, on_event):
+    def chat(self, request, on_event, options=None):
         function = ctypes.CFUNCTYPE(c_int32, ctypes.POINTER(Event), c_void_p)(lambda e, _: on_event(e[0]) or 0)
-        self.call("auspex_chat", self.session, request, c_size_t(len(request)), None, function, None)
+        self.call("auspex_chat", self.session, request, c_size_t(len(request)), options, function, None)
 
     def close(self):
         for free, handle in (("device", self.device), ("session", self.session), ("model", self.model)):
@@ -220,6 +239,44 @@ class Python(unittest.TestCase):
             Client("no-such-file.gguf")
         with self.assertRaisesRegex(AuspexError, "^bad_argument: JSON: expected"):
             self.client.chat(b"[", lambda e: None)
+
+    def reply(self, client, grammar, free_thinking, budget=0, liked=None):
+        """The message of a reply of at most 40 tokens. liked: a text whose last token is preferred to any other."""
+        sampling = WholeSampling(struct_size=ctypes.sizeof(WholeSampling), grammar=grammar)
+        if liked:
+            ids, n = client.ids(liked, special=True)
+            sampling.logit_bias, sampling.n_logit_bias = (LogitBias * 1)(LogitBias(ids[n.value - 1], 900)), 1
+        options = ChatOptions(struct_size=ctypes.sizeof(ChatOptions), max_tokens=40, sampling=ctypes.pointer(sampling),
+                              free_thinking=free_thinking, max_thinking_tokens=budget)
+        events = []
+        client.chat(b'{"messages": [{"role": "user", "content": "Say yes."}]}',
+                    lambda e: events.append((e.type, e.text)), byref(options))
+        return json.loads(events[-1][1])
+
+    def test_thinking_is_free_of_the_grammar_and_closed_after_its_budget(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
+            f.write(with_template(QWEN36))
+            f.flush()
+            client = Client(f.name)
+            self.addCleanup(client.close)
+        grammar, text = c_void_p(), b'{"enum": ["yes", "no"]}'
+        client.call("auspex_constraint_create", client.model, 0, text, c_size_t(len(text)), byref(grammar))
+        self.addCleanup(client.c.auspex_constraint_free, grammar)
+        message = self.reply(client, grammar, 0)
+        self.assertEqual(message["content"], "")  # all of it is thinking
+        self.assertIn(message["reasoning_content"], ('"yes"', '"no"'))
+        long = self.reply(client, grammar, 1)
+        self.assertEqual(long["content"], "")
+        message = self.reply(client, grammar, 1, 5)
+        self.assertIn(message["content"], ('"yes"', '"no"'))
+        self.assertTrue(long["reasoning_content"].startswith(message["reasoning_content"]))
+        for liked in ("</think>", "<|im_end|>"):  # the model closes it, or ends within it
+            message = self.reply(client, grammar, 1, 0, liked)
+            self.assertIn(message["content"], ('"yes"', '"no"'))
+            self.assertNotIn("reasoning_content", message)
+        self.assertNotEqual(self.reply(client, None, 0, 5)["content"], "")
+        with self.assertRaisesRegex(AuspexError, "^bad_argument: free_thinking is 2, expected 0..1"):
+            self.reply(client, None, 2)
 
     def loaded_twice(self, path):
         """What /proc says of a model's file in each of two processes that have it loaded and have used it."""

@@ -284,6 +284,13 @@ class Chat {
         AUSPEX_C_TRY(read_stops(options.stops, options.n_stops, &stops));
         max_tokens_ = options.max_tokens != 0 ? options.max_tokens : UINT64_MAX;
         AUSPEX_C_TRY(prompt_.make(model_, json, n_json));
+        AUSPEX_C_TRY(check_range(options.free_thinking, 0, 1, "free_thinking"));
+        max_thinking_ = options.max_thinking_tokens;
+        thinking_ = prompt_.inside_thinking;
+        if (thinking_ && options.free_thinking != 0) std::swap(after_thinking_, sampling_.constraint);
+        if (max_thinking_ != 0 &&
+            sampling_.constrained_from == kFromHere)  // the tokens that close it belong to the text
+            sampling_.constrained_from = prompt_.ids.size();
         stops_ = Stops(std::move(stops));
         text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
@@ -348,8 +355,19 @@ class Chat {
             return Answer();
         }
         AUSPEX_C_TRY(status);
+        return take(tokens);
+    }
+
+    Answer take(Span<const Token> tokens) {
         for (size_t i = 0; i < tokens.size(); ++i) {
             const Token id = tokens[i];
+            const size_t n_rest = tokens.size() - 1 - i;
+            if (thinking_) {
+                std::string close;
+                AUSPEX_C_TRY(find_close(id, &close));
+                thinking_ = close.empty();
+                if (!thinking_ && after_thinking_) return close_thinking(close, n_rest + 1);
+            }
             if (model_.is_end(id)) {
                 end(AUSPEX_FINISH_STOP);
                 return Answer();
@@ -360,9 +378,48 @@ class Chat {
             AUSPEX_C_TRY(say_text(piece));
             if (stops_.found()) end(AUSPEX_FINISH_STOP);
             if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
-            if (ended_) return take_back(tokens.size() - 1 - i);
+            if (ended_) return take_back(n_rest);
+            if (thinking_ && max_thinking_ != 0 && n_generated_ >= max_thinking_) return close_thinking(kClose, n_rest);
         }
         return Answer();
+    }
+
+    /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
+    /// an answer begins.
+    Answer find_close(Token id, std::string* text) {
+        static constexpr std::string_view kTag = "</think>";
+        std::string bytes;
+        AUSPEX_C_TRY(model_.decode(Span<const Token>(&id, 1)).get(bytes));
+        if (model_.is_end(id)) *text = kClose;
+        const size_t n_before = thought_.size();
+        thought_ += bytes;
+        const size_t at = thought_.find(kTag);
+        if (at != std::string::npos) *text = thought_.substr(n_before, at + kTag.size() - n_before) + "\n\n";
+        if (thought_.size() >= kTag.size()) thought_.erase(0, thought_.size() - kTag.size() + 1);
+        return Answer();
+    }
+
+    /// Ends the thinking with this text in place of the last n_back tokens. What constrains the answer begins after it.
+    Answer close_thinking(const std::string& text, size_t n_back) {
+        EncodeOptions options;
+        options.special = true;
+        std::vector<Token> ids;
+        AUSPEX_C_TRY(model_.encode(text, options).get(ids));
+        const Span<const Token> all = running_.session().history();
+        std::vector<Token> longer(all.begin(), all.end() - n_back);
+        longer.insert(longer.end(), ids.begin(), ids.end());
+        const Status status = running_.session().sync(longer).status();
+        if (status.code == Code::bad_argument) {  // more tokens than the context holds
+            end(AUSPEX_FINISH_CONTEXT);
+            return Answer();
+        }
+        AUSPEX_C_TRY(status);
+        thinking_ = false;
+        if (after_thinking_) {
+            sampling_.constraint = std::exchange(after_thinking_, Constraint());
+            sampling_.constrained_from = longer.size();
+        }
+        return take(ids);
     }
 
     /// Tokens that were drafted beyond the end of the reply. A step without drafts would not have sampled them.
@@ -403,8 +460,13 @@ class Chat {
     const auspex_on_event on_event_;
     void* const user_;
     Prompt prompt_;
+    static constexpr const char* kClose = "\n</think>\n\n";
+
     Sampling sampling_;
-    uint64_t max_tokens_ = 0, n_generated_ = 0;
+    uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
+    bool thinking_ = false;
+    std::string thought_;        ///< the end of the thinking so far
+    Constraint after_thinking_;  ///< waits for its end
     TextStream text_;
     ReplyStream reply_;
     Stops stops_;
