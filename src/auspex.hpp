@@ -1225,6 +1225,32 @@ class AUSPEX_API TextStream {
     std::unique_ptr<Impl> impl_;
 };
 
+/// Finds stop strings in text that comes in pieces: for those that end a reply only where its content has them, which
+/// ReplyStream tells from thinking and calls. TextStream looks for its own in the whole text. Can be moved, not copied.
+class AUSPEX_API StopFilter {
+  public:
+    StopFilter() noexcept;
+    /// Empty stop strings are ignored.
+    explicit StopFilter(std::vector<std::string> stops);
+    ~StopFilter();
+    StopFilter(StopFilter&&) noexcept;
+    StopFilter& operator=(StopFilter&&) noexcept;
+    /// The text in which no stop string can begin any more; at the first complete one the text before it, and nothing
+    /// from then on. Of two that end at one place the longer counts.
+    ///
+    /// errors    bad_argument: an empty StopFilter; out_of_memory.
+    /// cost      linear in the text for each stop string, over all calls together.
+    Result<std::string> push(std::string_view text);
+    /// The text held back: at its end, or where something else follows. errors: as above.
+    Result<std::string> finish();
+    /// The stop string that ended the text, until the filter is moved or destroyed; null: none did.
+    const std::string* found() const noexcept;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
 // ------------------------------------------------------------------------ measuring and testing
 
 /// Why the draft depth changed.

@@ -414,6 +414,29 @@ TEST_CASE("a stop string and its possible beginnings are never returned") {
     CHECK(filter.n_held() == 3);
 }
 
+TEST_CASE("a StopFilter says which stop string it found, and goes on over what cannot belong to one") {
+    StopFilter filter({"", "STOP", "ST"});
+    CHECK(filter.found() == nullptr);
+    CHECK(filter.push("one S").value() == "one ");
+    CHECK(filter.finish().value() == "S");  // a call follows, for example
+    CHECK(filter.push("TOP and S").value() == "TOP and ");
+    CHECK(filter.push("T or not").value().empty());
+    REQUIRE(filter.found() != nullptr);
+    CHECK(*filter.found() == "ST");
+    CHECK(filter.push("more").value().empty());
+    CHECK(filter.finish().value().empty());
+    StopFilter longer({"OP", "STOP"});
+    CHECK(longer.push("a STOP b").value() == "a ");
+    REQUIRE(longer.found() != nullptr);
+    CHECK(*longer.found() == "STOP");
+    const StopFilter moved = std::move(filter);
+    CHECK(*moved.found() == "ST");
+    StopFilter empty;
+    CHECK(empty.found() == nullptr);
+    CHECK(empty.push("x").status().code == Code::bad_argument);
+    CHECK(empty.finish().status().code == Code::bad_argument);
+}
+
 TEST_CASE("a stop string of a million bytes costs a stream time in proportion to the text") {
     // Where each push looked at everything held again, this took 10^11 comparisons.
     const std::string stop = std::string(1000000, 'a') + "b";

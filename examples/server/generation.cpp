@@ -1,7 +1,5 @@
 #include "generation.h"
 
-#include "stops.h"
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -257,7 +255,8 @@ class Generation::Reply {
     Status show_rest() {
         Status s = show(text_.finish());
         if (s.ok() && request_.is_chat) s = tell(parser_.finish());
-        const std::string held = stops_.flush();
+        std::string held;
+        if (s.ok()) s = stops_.finish().get(held);
         if (!held.empty()) push(GenerationEvent::Kind::text, {text_part(held)});
         if (stops_.found()) {
             finish_ = Finish::stop_string;
@@ -275,7 +274,9 @@ class Generation::Reply {
             const bool is_text = part.kind == ReplyEvent::Kind::text;
             // The reply ended in a call whose beginning was told: what of it follows as text is no answer.
             if (is_text && is_cut_) continue;
-            const std::string text = is_text ? stops_.push(part.text) : stops_.flush();
+            std::string text;
+            const Status s = (is_text ? stops_.push(part.text) : stops_.finish()).get(text);
+            if (!s.ok()) return s;
             if (!text.empty()) parts.push_back(text_part(text));
             is_cut_ = is_cut_ || (part.kind == ReplyEvent::Kind::call_dropped && request_.streams_calls());
             if (!is_text) parts.push_back(std::move(part));
@@ -316,7 +317,7 @@ class Generation::Reply {
     std::vector<Token> ids_;  ///< prompt and reply
     auspex::TextStream text_;
     auspex::ReplyStream parser_;  ///< of a chat
-    StopFilter stops_;
+    auspex::StopFilter stops_;
     bool is_cut_ = false;  ///< the reply ended in a call that was passed on
     auspex::Sampling sampling_;
     Usage usage_;

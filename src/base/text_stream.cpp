@@ -45,24 +45,21 @@ StopFilter::StopFilter(std::vector<std::string> stops) {
 }
 
 std::string StopFilter::push(std::string_view text) {
-    if (stopped_) return std::string();
+    if (stopped()) return std::string();
     if (from_ > held_.size() / 2) held_.erase(0, std::exchange(from_, size_t{0}));
     size_t end = held_.size();  // of the text that was looked at
     held_ += text;
-    size_t n_stop = 0, n_hold = 0;
-    for (; end < held_.size() && n_stop == 0; ++end)
-        for (Stop& stop : stops_) {
+    size_t n_hold = 0;
+    for (; end < held_.size() && !stopped(); ++end)
+        for (size_t i = 0; i < stops_.size(); ++i) {
+            Stop& stop = stops_[i];
             stop.n_match = text_stream_impl::next_match(stop.text, stop.border, stop.n_match, held_[end]);
-            if (stop.n_match == stop.text.size()) n_stop = std::max(n_stop, stop.n_match);
+            if (stop.n_match == stop.text.size() && (!stopped() || stop.text.size() > found()->size())) found_ = i;
         }
     for (const Stop& stop : stops_) n_hold = std::max(n_hold, stop.n_match);
-    const size_t to = end - (n_stop != 0 ? n_stop : n_hold);
+    const size_t to = end - (stopped() ? found()->size() : n_hold);
     std::string out = held_.substr(from_, to - from_);
-    from_ = to;
-    if (n_stop != 0) {
-        stopped_ = true;
-        from_ = held_.size();
-    }
+    from_ = stopped() ? held_.size() : to;
     return out;
 }
 

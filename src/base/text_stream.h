@@ -26,7 +26,9 @@ class StopFilter {
     std::string push(std::string_view text);
     /// The text that is still held, when no more follows.
     std::string finish();
-    bool stopped() const { return stopped_; }
+    bool stopped() const { return found_ != kNone; }
+    /// The stop string that ended the text; null: none did.
+    const std::string* found() const { return stopped() ? &stops_[found_].text : nullptr; }
     /// Bytes held back.
     size_t n_held() const { return held_.size() - from_; }
 
@@ -36,10 +38,11 @@ class StopFilter {
         std::vector<size_t> border;  ///< [i]: length of the longest border of the first i + 1 bytes
         size_t n_match = 0;          ///< bytes of the stop string that the text so far ends with
     };
+    static constexpr size_t kNone = SIZE_MAX;
     std::vector<Stop> stops_;
     std::string held_;  ///< from from_ on: not returned yet
     size_t from_ = 0;
-    bool stopped_ = false;
+    size_t found_ = kNone;  ///< of stops_
 };
 
 }  // namespace detail

@@ -1,8 +1,6 @@
 // capi/capi_chat: prompts, text streams, replies and chat of auspex.h.
 #include "capi.h"
 
-#include <algorithm>
-
 using auspex::capi::Answer;
 using auspex::capi::call;
 using auspex::capi::call_session;
@@ -236,40 +234,6 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
-/// Finds stop strings in the text of a reply, of which calls and thinking are no part.
-class Stops {
-  public:
-    explicit Stops(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
-    bool found() const { return found_; }
-
-    /// What no stop string can begin in any more; the first complete one ends the text.
-    std::string push(std::string_view text) {
-        size_t end = held_.size(), n_cut = 0;
-        held_ += text;
-        while (end < held_.size() && n_cut == 0) n_cut = longest(++end, true);
-        found_ = n_cut != 0;
-        std::string out = held_.substr(0, end - (found_ ? n_cut : longest(end, false)));
-        held_.erase(0, found_ ? held_.size() : out.size());
-        return out;
-    }
-    /// What is held, when something else follows.
-    std::string take() { return std::exchange(held_, std::string()); }
-
-  private:
-    /// Of the stop strings, or else of their beginnings, the longest with which the first `end` bytes end.
-    size_t longest(size_t end, bool whole) const {
-        size_t n_max = 0;
-        for (const std::string& stop : stops_)
-            for (size_t n = std::min(stop.size(), end); n > n_max && (!whole || n == stop.size()); --n)
-                if (held_.compare(end - n, n, stop, 0, n) == 0) n_max = n;
-        return n_max;
-    }
-
-    std::vector<std::string> stops_;
-    std::string held_;
-    bool found_ = false;
-};
-
 /// One reply of auspex_chat().
 class Chat {
   public:
@@ -291,7 +255,7 @@ class Chat {
         if (max_thinking_ != 0 &&
             sampling_.constrained_from == kFromHere)  // the tokens that close it belong to the text
             sampling_.constrained_from = prompt_.ids.size();
-        stops_ = Stops(std::move(stops));
+        stops_ = StopFilter(std::move(stops));
         text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
         return Answer();
@@ -306,7 +270,8 @@ class Chat {
         std::vector<ReplyEvent> events;
         AUSPEX_C_TRY(reply_.finish().get(events));
         AUSPEX_C_TRY(say_parts(std::move(events)));
-        const std::string held = stops_.take();
+        std::string held;
+        AUSPEX_C_TRY(stops_.finish().get(held));
         content_ += held;
         if (!held.empty()) AUSPEX_C_TRY(say_events({text_part(held)}, on_event_, user_));
         return close();
@@ -337,7 +302,8 @@ class Chat {
         for (ReplyEvent& part : parts) {
             if (stops_.found()) break;
             const bool is_text = part.kind == ReplyEvent::Kind::text;
-            std::string text = is_text ? stops_.push(part.text) : stops_.take();
+            std::string text;
+            AUSPEX_C_TRY((is_text ? stops_.push(part.text) : stops_.finish()).get(text));
             content_ += text;
             if (!text.empty()) said.push_back(text_part(std::move(text)));
             if (part.kind == ReplyEvent::Kind::call_end) ++n_call_;
@@ -469,7 +435,7 @@ class Chat {
     Constraint after_thinking_;  ///< waits for its end
     TextStream text_;
     ReplyStream reply_;
-    Stops stops_;
+    StopFilter stops_;     ///< in the text of the reply, of which calls and thinking are no part
     std::string content_;  ///< the text that was passed on
     size_t n_call_ = 0;    ///< calls that were
     SyncReport synced_;

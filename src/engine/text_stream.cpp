@@ -50,5 +50,40 @@ AUSPEX_CATCH
 
 bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
 
+struct StopFilter::Impl {
+    detail::StopFilter stops;
+};
+
+StopFilter::StopFilter() noexcept = default;
+StopFilter::~StopFilter() = default;
+StopFilter::StopFilter(StopFilter&&) noexcept = default;
+StopFilter& StopFilter::operator=(StopFilter&&) noexcept = default;
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+StopFilter::StopFilter(std::vector<std::string> stops) {
+    try {
+        impl_.reset(new Impl{detail::StopFilter(std::move(stops))});
+    } catch (...) {
+        (void)detail::status_of_exception();  // stays empty: push() says so
+    }
+}
+#else
+StopFilter::StopFilter(std::vector<std::string> stops) : impl_(new Impl{detail::StopFilter(std::move(stops))}) {}
+#endif
+
+Result<std::string> StopFilter::push(std::string_view text) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("StopFilter", "its constructor with stop strings");
+    return impl_->stops.push(text);
+}
+AUSPEX_CATCH
+
+Result<std::string> StopFilter::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("StopFilter", "its constructor with stop strings");
+    return impl_->stops.finish();
+}
+AUSPEX_CATCH
+
+const std::string* StopFilter::found() const noexcept { return impl_ ? impl_->stops.found() : nullptr; }
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
