@@ -515,6 +515,16 @@ class Ending(unittest.TestCase):
                 data += part
             self.assertNotIn(b"[DONE]", data)
 
+    def test_it_ends_while_it_loads(self):
+        """Compiled with -DAUSPEX_SANITIZE=thread it also proves that the loading thread may read the interrupt."""
+        for how in (signal.SIGTERM, signal.SIGINT):
+            r = subprocess.Popen([SERVER, "--port", "0", "--device", "cpu"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+            self.assertIn("http://127.0.0.1:", r.stdout.readline())
+            r.send_signal(how)
+            _, said = r.communicate(timeout=60)
+            self.assertEqual(r.returncode, 0, said)
+
     def test_it_ends_while_it_waits_and_while_connections_are_idle(self):
         server = Server("--ctx", 256)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]

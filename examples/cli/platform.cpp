@@ -1,5 +1,6 @@
 #include "platform.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -25,10 +26,12 @@
 
 namespace cli {
 
-static volatile std::sig_atomic_t interrupts = 0;
+// Set by a signal handler, and read by other threads than the one that is interrupted: the server's loads the model.
+static std::atomic<bool> is_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may set it");
 
-bool interrupted() { return interrupts != 0; }
-void forget_interrupt() { interrupts = 0; }
+bool interrupted() { return is_interrupted; }
+void forget_interrupt() { is_interrupted = false; }
 
 unsigned long long resident_bytes() {
 #if defined(__linux__)
@@ -136,7 +139,7 @@ std::string executable_folder() {
 }
 
 static void on_interrupt(int) {
-    interrupts = 1;
+    is_interrupted = true;
     std::signal(SIGINT, SIG_DFL);
 }
 
@@ -189,7 +192,7 @@ std::string executable_folder() {
     return slash == std::string::npos ? std::string() : full.substr(0, slash);
 }
 
-static void on_interrupt(int) { interrupts = 1; }
+static void on_interrupt(int) { is_interrupted = true; }
 
 void catch_interrupts() {
     struct sigaction action = {};
