@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1006
+#define AUSPEX_ABI_VERSION 1007
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -354,6 +354,17 @@ enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CON
 /* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
 AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
                                                   size_t n_text, auspex_constraint** constraint, auspex_error* error);
+/* The same for a JSON Schema with more choices. */
+typedef struct auspex_schema_options {
+    uint32_t struct_size;
+    int32_t ignore_unsupported; /* 1: leave out keywords that cannot be expressed, instead of refusing the schema */
+    int32_t any_order;          /* 1: members of an object may come in any order; 0: as the schema lists them */
+    int32_t no_white_space;     /* 1: none between tokens */
+} auspex_schema_options;
+AUSPEX_C_API auspex_code auspex_schema_options_init(auspex_schema_options* options, uint32_t struct_size);
+AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
+                                                      const auspex_schema_options* options,
+                                                      auspex_constraint** constraint, auspex_error* error);
 /* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or
  * the only one to be called. inside_thinking: as auspex_render_ids() gives it. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
@@ -369,11 +380,17 @@ typedef struct auspex_tool_options {
     const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
                            and calls after it */
     size_t n_answer;
+    int32_t ignore_unsupported; /* as in auspex_schema_options */
+    int32_t any_order;
 } auspex_tool_options;
 AUSPEX_C_API auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size);
 AUSPEX_C_API auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* json, size_t n_json,
                                                      const auspex_tool_options* options, auspex_constraint** constraint,
                                                      auspex_error* error);
+/* What was left out of schemas, a line each: "#/properties/a: uniqueItems", and formats that are not known. Of tools,
+ * each begins with the name of the tool. */
+AUSPEX_C_API auspex_code auspex_constraint_ignored(const auspex_constraint* constraint, char* text, size_t capacity,
+                                                   size_t* length, auspex_error* error);
 /* Sessions that use it keep what they need. */
 AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 
@@ -432,6 +449,17 @@ AUSPEX_C_API auspex_code auspex_session_sync(auspex_session* session, const int3
  * auspex_session_cancel() came during the step, AUSPEX_CANCELLED is returned with the tokens of the step. */
 AUSPEX_C_API auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* sampling, int32_t* ids,
                                              size_t capacity, size_t* n_ids, auspex_error* error);
+/* The logits of the token after the history, before bias and penalties, for sampling of one's own:
+ * auspex_session_sync() with the history and the chosen token appends it. n_logits: n_vocab of auspex_model_info. A
+ * view that lives until the next call on the session. */
+AUSPEX_C_API auspex_code auspex_session_logits(auspex_session* session, const float** logits, size_t* n_logits,
+                                               auspex_error* error);
+/* The logits of the token after ids[row], valid during the call. Not 0 cancels. */
+typedef int32_t (*auspex_on_row)(uint64_t row, const float* logits, size_t n_logits, void* user);
+/* Computes `ids` from the first one on and passes the logits of each row to on_row, in order. The history becomes
+ * `ids`. */
+AUSPEX_C_API auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, size_t n_ids,
+                                              auspex_on_row on_row, void* user, auspex_error* error);
 /* Every token so far. */
 AUSPEX_C_API auspex_code auspex_session_history(auspex_session* session, int32_t* ids, size_t capacity, size_t* n_ids,
                                                 auspex_error* error);
@@ -576,14 +604,17 @@ typedef struct auspex_chat_options {
     uint32_t struct_size;
     uint32_t max_tokens;             /* 0: until the model ends, or the context is full */
     const auspex_sampling* sampling; /* null: greedy */
-    const char* const* stops;        /* texts that end the reply and are not shown */
+    const char* const* stops;        /* end the reply where its text has one, not its thinking or a call; not shown */
     size_t n_stops;
+    int32_t free_thinking;        /* 1: the grammar of `sampling` is that of the answer and begins after the thinking */
+    uint32_t max_thinking_tokens; /* unless 0, the thinking is closed after so many */
 } auspex_chat_options;
 
 AUSPEX_C_API auspex_code auspex_chat_options_init(auspex_chat_options* options, uint32_t struct_size);
 /* Answers a conversation: renders the request of auspex_render(), computes what is missing, generates, and calls
  * on_event for each part of the reply as it comes, at the end for usage and done. A reply that is cancelled, by
- * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. */
+ * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. Else the
+ * history ends with the last token of the reply. */
 AUSPEX_C_API auspex_code auspex_chat(auspex_session* session, const char* json, size_t n_json,
                                      const auspex_chat_options* options, auspex_on_event on_event, void* user,
                                      auspex_error* error);
@@ -835,6 +866,7 @@ struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
 };
 struct auspex_constraint : auspex::capi::Handle<0x617578'636f'6e31> {
     auspex::Constraint constraint;
+    std::string ignored;  ///< lines
 };
 struct auspex_plan : auspex::capi::Handle<0x617578'706c'6131> {
     auspex::MemoryPlan plan;
@@ -1516,6 +1548,7 @@ Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspe
     AUSPEX_C_TRY(grammar.status());
     auto made = std::make_unique<auspex_constraint>();
     AUSPEX_C_TRY(Constraint::create(model, grammar.value()).get(made->constraint));
+    for (const std::string& line : grammar.value().ignored()) made->ignored += line + "\n";
     *to = made.release();
     return Answer();
 }
@@ -1542,6 +1575,31 @@ auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, co
     });
 }
 
+auspex_code auspex_schema_options_init(auspex_schema_options* options, uint32_t struct_size) {
+    return auspex::capi::init(options, struct_size);
+}
+
+auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
+                                         const auspex_schema_options* options, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        auspex_schema_options from;
+        AUSPEX_C_TRY(auspex::capi::read(options, &from, "auspex_schema_options"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.no_white_space, 0, 1, "no_white_space"));
+        std::string_view schema;
+        AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &schema, "text"));
+        auspex::SchemaOptions to;
+        to.ignore_unsupported = from.ignore_unsupported != 0;
+        to.any_order = from.any_order != 0;
+        to.white_space = from.no_white_space == 0;
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_json_schema(schema, to), constraint);
+    });
+}
+
 auspex_code auspex_tool_options_init(auspex_tool_options* options, uint32_t struct_size) {
     return auspex::capi::init(options, struct_size);
 }
@@ -1557,6 +1615,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         AUSPEX_C_TRY(auspex::capi::check_range(from.required, 0, 1, "required"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.inside_thinking, 0, 1, "inside_thinking"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
+        AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
         std::string_view answer;
         AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
@@ -1568,6 +1628,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         to.inside_thinking = from.inside_thinking != 0;
         to.parallel = from.one_call == 0;
         to.answer = std::string(answer);
+        to.ignore_unsupported = from.ignore_unsupported != 0;
+        to.any_order = from.any_order != 0;
         return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
 }
@@ -1581,6 +1643,15 @@ auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* 
     options.tool = tool;
     options.inside_thinking = inside_thinking;
     return auspex_constraint_for_tools(model, json, n_json, &options, constraint, error);
+}
+
+auspex_code auspex_constraint_ignored(const auspex_constraint* constraint, char* text, size_t capacity, size_t* length,
+                                      auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
+        return auspex::capi::fill_text(constraint->ignored, text, capacity, length);
+    });
 }
 
 void auspex_constraint_free(auspex_constraint* constraint) {
@@ -1700,6 +1771,37 @@ auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* 
         if (running.cancelled())
             return Answer(AUSPEX_CANCELLED, "cancelled during the step, whose tokens are in ids and in the history");
         return Answer();
+    });
+}
+
+auspex_code auspex_session_logits(auspex_session* session, const float** logits, size_t* n_logits,
+                                  auspex_error* error) {
+    return call_session(session, error, [&](const Running& running) -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(logits, "logits"));
+        AUSPEX_C_TRY(auspex::capi::need_output(n_logits, "n_logits"));
+        auspex::Span<const float> all;
+        AUSPEX_C_TRY(running.session().logits().get(all));
+        *logits = all.data();
+        *n_logits = all.size();
+        return Answer();
+    });
+}
+
+auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, size_t n_ids, auspex_on_row on_row,
+                                 void* user, auspex_error* error) {
+    return call_session(session, error, [&](const Running& running) -> Answer {
+        if (on_row == nullptr) return auspex::capi::bad("on_row is null; expected a function");
+        auspex::Span<const auspex::Token> all;
+        AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &all, "ids"));
+        bool stopped = false;
+        const auspex::Status done = running.session().score(all, [&](size_t row, auspex::Span<const float> logits) {
+            if (stopped) return;
+            stopped = on_row(row, logits.data(), logits.size(), user) != 0;
+            if (stopped) running.session().cancel();
+        });
+        if (!stopped) return done;
+        running.session().cancel(false);
+        return Answer(AUSPEX_CANCELLED, "cancelled by on_row");
     });
 }
 
@@ -2101,7 +2203,15 @@ class Chat {
         AUSPEX_C_TRY(read_stops(options.stops, options.n_stops, &stops));
         max_tokens_ = options.max_tokens != 0 ? options.max_tokens : UINT64_MAX;
         AUSPEX_C_TRY(prompt_.make(model_, json, n_json));
-        text_ = TextStream(model_, std::move(stops));
+        AUSPEX_C_TRY(check_range(options.free_thinking, 0, 1, "free_thinking"));
+        max_thinking_ = options.max_thinking_tokens;
+        thinking_ = prompt_.inside_thinking;
+        if (thinking_ && options.free_thinking != 0) std::swap(after_thinking_, sampling_.constraint);
+        if (max_thinking_ != 0 &&
+            sampling_.constrained_from == kFromHere)  // the tokens that close it belong to the text
+            sampling_.constrained_from = prompt_.ids.size();
+        stops_ = StopFilter(std::move(stops));
+        text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
         return Answer();
     }
@@ -2114,7 +2224,11 @@ class Chat {
         AUSPEX_C_TRY(say_text(rest));
         std::vector<ReplyEvent> events;
         AUSPEX_C_TRY(reply_.finish().get(events));
-        AUSPEX_C_TRY(say_events(events, on_event_, user_));
+        AUSPEX_C_TRY(say_parts(std::move(events)));
+        std::string held;
+        AUSPEX_C_TRY(stops_.finish().get(held));
+        content_ += held;
+        if (!held.empty()) AUSPEX_C_TRY(say_events({text_part(held)}, on_event_, user_));
         return close();
     }
 
@@ -2128,7 +2242,29 @@ class Chat {
         if (piece.empty()) return Answer();
         std::vector<ReplyEvent> events;
         AUSPEX_C_TRY(reply_.push(piece).get(events));
-        return say_events(events, on_event_, user_);
+        return say_parts(std::move(events));
+    }
+
+    static ReplyEvent text_part(std::string text) {
+        ReplyEvent part;
+        part.text = std::move(text);
+        return part;
+    }
+
+    /// Passes parts of the reply on, up to a stop string in its text. None goes over a call.
+    Answer say_parts(std::vector<ReplyEvent> parts) {
+        std::vector<ReplyEvent> said;
+        for (ReplyEvent& part : parts) {
+            if (stops_.found()) break;
+            const bool is_text = part.kind == ReplyEvent::Kind::text;
+            std::string text;
+            AUSPEX_C_TRY((is_text ? stops_.push(part.text) : stops_.finish()).get(text));
+            content_ += text;
+            if (!text.empty()) said.push_back(text_part(std::move(text)));
+            if (part.kind == ReplyEvent::Kind::call_end) ++n_call_;
+            if (!is_text) said.push_back(std::move(part));
+        }
+        return say_events(said, on_event_, user_);
     }
 
     Answer step() {
@@ -2140,7 +2276,19 @@ class Chat {
             return Answer();
         }
         AUSPEX_C_TRY(status);
-        for (const Token id : tokens) {
+        return take(tokens);
+    }
+
+    Answer take(Span<const Token> tokens) {
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            const Token id = tokens[i];
+            const size_t n_rest = tokens.size() - 1 - i;
+            if (thinking_) {
+                std::string close;
+                AUSPEX_C_TRY(find_close(id, &close));
+                thinking_ = close.empty();
+                if (!thinking_ && after_thinking_) return close_thinking(close, n_rest + 1);
+            }
             if (model_.is_end(id)) {
                 end(AUSPEX_FINISH_STOP);
                 return Answer();
@@ -2149,11 +2297,58 @@ class Chat {
             std::string piece;
             AUSPEX_C_TRY(text_.push(id).get(piece));
             AUSPEX_C_TRY(say_text(piece));
-            if (text_.stopped()) end(AUSPEX_FINISH_STOP);
+            if (stops_.found()) end(AUSPEX_FINISH_STOP);
             if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
-            if (ended_) return Answer();
+            if (ended_) return take_back(n_rest);
+            if (thinking_ && max_thinking_ != 0 && n_generated_ >= max_thinking_) return close_thinking(kClose, n_rest);
         }
         return Answer();
+    }
+
+    /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
+    /// an answer begins.
+    Answer find_close(Token id, std::string* text) {
+        static constexpr std::string_view kTag = "</think>";
+        std::string bytes;
+        AUSPEX_C_TRY(model_.decode(Span<const Token>(&id, 1)).get(bytes));
+        if (model_.is_end(id)) *text = kClose;
+        const size_t n_before = thought_.size();
+        thought_ += bytes;
+        const size_t at = thought_.find(kTag);
+        if (at != std::string::npos) *text = thought_.substr(n_before, at + kTag.size() - n_before) + "\n\n";
+        if (thought_.size() >= kTag.size()) thought_.erase(0, thought_.size() - kTag.size() + 1);
+        return Answer();
+    }
+
+    /// Ends the thinking with this text in place of the last n_back tokens. What constrains the answer begins after it.
+    Answer close_thinking(const std::string& text, size_t n_back) {
+        EncodeOptions options;
+        options.special = true;
+        std::vector<Token> ids;
+        AUSPEX_C_TRY(model_.encode(text, options).get(ids));
+        const Span<const Token> all = running_.session().history();
+        std::vector<Token> longer(all.begin(), all.end() - n_back);
+        longer.insert(longer.end(), ids.begin(), ids.end());
+        const Status status = running_.session().sync(longer).status();
+        if (status.code == Code::bad_argument) {  // more tokens than the context holds
+            end(AUSPEX_FINISH_CONTEXT);
+            return Answer();
+        }
+        AUSPEX_C_TRY(status);
+        thinking_ = false;
+        if (after_thinking_) {
+            sampling_.constraint = std::exchange(after_thinking_, Constraint());
+            sampling_.constrained_from = longer.size();
+        }
+        return take(ids);
+    }
+
+    /// Tokens that were drafted beyond the end of the reply. A step without drafts would not have sampled them.
+    Answer take_back(size_t n) {
+        if (n == 0) return Answer();
+        const Span<const Token> all = running_.session().history();
+        const std::vector<Token> kept(all.begin(), all.end() - n);
+        return running_.session().sync(kept).status();
     }
 
     Answer say(const auspex_event& event) {
@@ -2167,11 +2362,17 @@ class Chat {
         usage.n_reused = synced_.rows_reused;
         usage.n_generated = n_generated_;
         AUSPEX_C_TRY(say(usage));
+        ChatReply reply = reply_.reply();
+        if (stops_.found()) {  // what came after it is no part of the reply
+            finish_ = AUSPEX_FINISH_STOP;
+            reply.content = content_;
+            reply.tool_calls.resize(n_call_);
+        }
         std::string message;
-        AUSPEX_C_TRY(to_json(reply_.reply()).get(message));
+        AUSPEX_C_TRY(to_json(reply).get(message));
         auspex_event done = event_of(AUSPEX_EVENT_DONE, message);
         done.finish = finish_;
-        if (finish_ == AUSPEX_FINISH_STOP && !reply_.reply().tool_calls.empty()) done.finish = AUSPEX_FINISH_CALLS;
+        if (finish_ == AUSPEX_FINISH_STOP && !reply.tool_calls.empty()) done.finish = AUSPEX_FINISH_CALLS;
         return say(done);
     }
 
@@ -2180,10 +2381,18 @@ class Chat {
     const auspex_on_event on_event_;
     void* const user_;
     Prompt prompt_;
+    static constexpr const char* kClose = "\n</think>\n\n";
+
     Sampling sampling_;
-    uint64_t max_tokens_ = 0, n_generated_ = 0;
+    uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
+    bool thinking_ = false;
+    std::string thought_;        ///< the end of the thinking so far
+    Constraint after_thinking_;  ///< waits for its end
     TextStream text_;
     ReplyStream reply_;
+    StopFilter stops_;     ///< in the text of the reply, of which calls and thinking are no part
+    std::string content_;  ///< the text that was passed on
+    size_t n_call_ = 0;    ///< calls that were
     SyncReport synced_;
     bool ended_ = false;
     int32_t finish_ = AUSPEX_FINISH_STOP;

@@ -583,8 +583,9 @@ struct ReplyEvent {
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
 /// tag or a call, is white space that may be the end, or an unfinished character: a piece is whole characters. A
-/// declared string argument is passed on as it arrives, others when they are complete. A parameter that a call gives
-/// twice is a repeated key in the JSON of its events: the last one counts. Can be moved, not copied.
+/// declared string argument is passed on as it arrives, one that may also be null once it cannot be, others when they
+/// are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last one counts.
+/// Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;
@@ -1222,6 +1223,32 @@ class AUSPEX_API TextStream {
     Result<std::string> finish();
     /// True once a stop string was found; it and what follows it are never shown.
     bool stopped() const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// Finds stop strings in text that comes in pieces: for those that end a reply only where its content has them, which
+/// ReplyStream tells from thinking and calls. TextStream looks for its own in the whole text. Can be moved, not copied.
+class AUSPEX_API StopFilter {
+  public:
+    StopFilter() noexcept;
+    /// Empty stop strings are ignored.
+    explicit StopFilter(std::vector<std::string> stops);
+    ~StopFilter();
+    StopFilter(StopFilter&&) noexcept;
+    StopFilter& operator=(StopFilter&&) noexcept;
+    /// The text in which no stop string can begin any more; at the first complete one the text before it, and nothing
+    /// from then on. Of two that end at one place the longer counts.
+    ///
+    /// errors    bad_argument: an empty StopFilter; out_of_memory.
+    /// cost      linear in the text for each stop string, over all calls together.
+    Result<std::string> push(std::string_view text);
+    /// The text held back: at its end, or where something else follows. errors: as above.
+    Result<std::string> finish();
+    /// The stop string that ended the text, until the filter is moved or destroyed; null: none did.
+    const std::string* found() const noexcept;
 
   private:
     struct Impl;
@@ -2986,7 +3013,9 @@ class StopFilter {
     std::string push(std::string_view text);
     /// The text that is still held, when no more follows.
     std::string finish();
-    bool stopped() const { return stopped_; }
+    bool stopped() const { return found_ != kNone; }
+    /// The stop string that ended the text; null: none did.
+    const std::string* found() const { return stopped() ? &stops_[found_].text : nullptr; }
     /// Bytes held back.
     size_t n_held() const { return held_.size() - from_; }
 
@@ -2996,10 +3025,11 @@ class StopFilter {
         std::vector<size_t> border;  ///< [i]: length of the longest border of the first i + 1 bytes
         size_t n_match = 0;          ///< bytes of the stop string that the text so far ends with
     };
+    static constexpr size_t kNone = SIZE_MAX;
     std::vector<Stop> stops_;
     std::string held_;  ///< from from_ on: not returned yet
     size_t from_ = 0;
-    bool stopped_ = false;
+    size_t found_ = kNone;  ///< of stops_
 };
 
 }  // namespace detail
@@ -3081,8 +3111,8 @@ class ToolSchemas {
   public:
     explicit ToolSchemas(const std::vector<std::string>& tools);
     bool knows(std::string_view tool) const { return function(tool) != nullptr; }
-    /// Whether this argument is a string whatever its text is, so that it can be passed on before it ends.
-    bool is_string(std::string_view tool, std::string_view name) const;
+    /// How an argument is read, which says how early it can be passed on.
+    ArgumentForm form_of(std::string_view tool, std::string_view name) const { return type_of(tool, name).form; }
     /// An argument with its type, by its ArgumentForm.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const;
 
@@ -3138,6 +3168,13 @@ class ReplyParser {
         json,           ///< inside <tool_call>{
     };
     enum class Match { no, yes, more };
+    /// When an argument is passed on.
+    enum class Passed {
+        whole,        ///< when it is complete
+        unless_null,  ///< as text once it cannot be null; so far it is white space
+        maybe_null,   ///< the same; so far it is `null` or `None` and white space
+        at_once,      ///< as text that arrives
+    };
 
     bool step();
     bool start();
@@ -3163,6 +3200,7 @@ class ReplyParser {
     bool finish_call();
     bool finish_json(size_t end);
     void begin_argument();
+    void decide_value(size_t to);
     void stream_value(size_t to);
     void finish_argument(size_t end);
     void finish_thinking_call();
@@ -3189,15 +3227,15 @@ class ReplyParser {
 
     // The call that is being read.
     ToolCall call_;
-    std::string argument_;  ///< name of the one that is being read
-    size_t value_ = 0;      ///< where it begins
-    size_t value_given_ = 0;
-    bool crlf_ = false;     ///< the newline before it has a carriage return, so the one after it does
-    bool wrapped_ = false;  ///< in <tool_call>
-    bool xml_ = false;      ///< begun with <function=
-    bool began_ = false;    ///< call_begin was said
+    std::string argument_;    ///< name of the one that is being read
+    size_t value_ = 0;        ///< where it begins
+    size_t value_given_ = 0;  ///< what was passed on of it; before that, what may be null
+    bool crlf_ = false;       ///< the newline before it has a carriage return, so the one after it does
+    bool wrapped_ = false;    ///< in <tool_call>
+    bool xml_ = false;        ///< begun with <function=
+    bool began_ = false;      ///< call_begin was said
     bool in_string_ = false, escaped_ = false;  ///< at_ is in a JSON string; behind a backslash there
-    bool streams_ = false;                      ///< the argument is passed on as it arrives
+    Passed passed_ = Passed::whole;             ///< the argument that is being read
 
     HeldText thought_, content_;
     bool blank_ = true;         ///< no text since the last call but white space
@@ -16186,24 +16224,21 @@ StopFilter::StopFilter(std::vector<std::string> stops) {
 }
 
 std::string StopFilter::push(std::string_view text) {
-    if (stopped_) return std::string();
+    if (stopped()) return std::string();
     if (from_ > held_.size() / 2) held_.erase(0, std::exchange(from_, size_t{0}));
     size_t end = held_.size();  // of the text that was looked at
     held_ += text;
-    size_t n_stop = 0, n_hold = 0;
-    for (; end < held_.size() && n_stop == 0; ++end)
-        for (Stop& stop : stops_) {
+    size_t n_hold = 0;
+    for (; end < held_.size() && !stopped(); ++end)
+        for (size_t i = 0; i < stops_.size(); ++i) {
+            Stop& stop = stops_[i];
             stop.n_match = text_stream_impl::next_match(stop.text, stop.border, stop.n_match, held_[end]);
-            if (stop.n_match == stop.text.size()) n_stop = std::max(n_stop, stop.n_match);
+            if (stop.n_match == stop.text.size() && (!stopped() || stop.text.size() > found()->size())) found_ = i;
         }
     for (const Stop& stop : stops_) n_hold = std::max(n_hold, stop.n_match);
-    const size_t to = end - (n_stop != 0 ? n_stop : n_hold);
+    const size_t to = end - (stopped() ? found()->size() : n_hold);
     std::string out = held_.substr(from_, to - from_);
-    from_ = to;
-    if (n_stop != 0) {
-        stopped_ = true;
-        from_ = held_.size();
-    }
+    from_ = stopped() ? held_.size() : to;
     return out;
 }
 
@@ -17229,16 +17264,42 @@ bool ReplyParser::value_begin() {
 
 void ReplyParser::begin_argument() {
     using namespace reply_parser_impl;
-    streams_ = events_ != nullptr && schemas_.is_string(call_.name, argument_);
+    passed_ = Passed::whole;
     if (events_ == nullptr) return;
+    const ArgumentForm form = schemas_.form_of(call_.name, argument_);
+    if (form == ArgumentForm::text) passed_ = Passed::at_once;
+    if (form == ArgumentForm::nullable_text) passed_ = Passed::unless_null;
+    const bool quoted = passed_ == Passed::at_once;
     add(ReplyEvent::Kind::call_arguments,
-        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), streams_ ? "\": \"" : "\": "));
+        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), quoted ? "\": \"" : "\": "));
+}
+
+/// Opens a string that may also be null once its text up to `to` is neither null nor None, nor can become it.
+void ReplyParser::decide_value(size_t to) {
+    while (passed_ == Passed::unless_null || passed_ == Passed::maybe_null) {
+        for (size_t n = 0; value_given_ < to; value_given_ += n)
+            if (!is_python_space(decode_utf8(text_.data() + value_given_, to - value_given_, &n))) break;
+        if (value_given_ == to) return;
+        Match word = Match::no;
+        for (const std::string_view null : {"null", "None"})
+            if (passed_ == Passed::unless_null && word == Match::no) word = match(value_given_, null);
+        if (word == Match::more) return;
+        if (word == Match::yes) {
+            value_given_ += 4;
+            passed_ = Passed::maybe_null;
+        } else {
+            value_given_ = value_;
+            passed_ = Passed::at_once;
+            add(ReplyEvent::Kind::call_arguments, "\"");
+        }
+    }
 }
 
 /// Passes on what surely is a part of the value: all up to `to` but a newline, which may be its end.
 void ReplyParser::stream_value(size_t to) {
     using namespace reply_parser_impl;
-    if (!streams_) return;
+    decide_value(to);
+    if (passed_ != Passed::at_once) return;
     const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
     add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
@@ -17249,7 +17310,7 @@ void ReplyParser::finish_argument(size_t end) {
     using namespace reply_parser_impl;
     stream_value(end);
     ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end), crlf_));
-    if (streams_)
+    if (passed_ == Passed::at_once)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)
         add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));
@@ -17519,10 +17580,6 @@ ArgumentType ToolSchemas::type_of(std::string_view tool, std::string_view name) 
     const Json* parameters = f != nullptr ? f->find("parameters") : nullptr;
     const Json* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
     return properties != nullptr ? argument_type(properties->find(name), *parameters) : ArgumentType();
-}
-
-bool ToolSchemas::is_string(std::string_view tool, std::string_view name) const {
-    return type_of(tool, name).form == ArgumentForm::text;
 }
 
 ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::string_view text) const {
@@ -58127,6 +58184,41 @@ Result<std::string> TextStream::finish() AUSPEX_BOUNDARY {
 AUSPEX_CATCH
 
 bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
+
+struct StopFilter::Impl {
+    detail::StopFilter stops;
+};
+
+StopFilter::StopFilter() noexcept = default;
+StopFilter::~StopFilter() = default;
+StopFilter::StopFilter(StopFilter&&) noexcept = default;
+StopFilter& StopFilter::operator=(StopFilter&&) noexcept = default;
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+StopFilter::StopFilter(std::vector<std::string> stops) {
+    try {
+        impl_.reset(new Impl{detail::StopFilter(std::move(stops))});
+    } catch (...) {
+        (void)detail::status_of_exception();  // stays empty: push() says so
+    }
+}
+#else
+StopFilter::StopFilter(std::vector<std::string> stops) : impl_(new Impl{detail::StopFilter(std::move(stops))}) {}
+#endif
+
+Result<std::string> StopFilter::push(std::string_view text) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("StopFilter", "its constructor with stop strings");
+    return impl_->stops.push(text);
+}
+AUSPEX_CATCH
+
+Result<std::string> StopFilter::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("StopFilter", "its constructor with stop strings");
+    return impl_->stops.finish();
+}
+AUSPEX_CATCH
+
+const std::string* StopFilter::found() const noexcept { return impl_ ? impl_->stops.found() : nullptr; }
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
