@@ -415,7 +415,7 @@ TEST_CASE("a stop string and its possible beginnings are never returned") {
 }
 
 TEST_CASE("a StopFilter says which stop string it found, and goes on over what cannot belong to one") {
-    StopFilter filter({"", "STOP", "ST"});
+    auspex::StopFilter filter({"", "STOP", "ST"});
     CHECK(filter.found() == nullptr);
     CHECK(filter.push("one S").value() == "one ");
     CHECK(filter.finish().value() == "S");  // a call follows, for example
@@ -425,13 +425,13 @@ TEST_CASE("a StopFilter says which stop string it found, and goes on over what c
     CHECK(*filter.found() == "ST");
     CHECK(filter.push("more").value().empty());
     CHECK(filter.finish().value().empty());
-    StopFilter longer({"OP", "STOP"});
+    auspex::StopFilter longer({"OP", "STOP"});
     CHECK(longer.push("a STOP b").value() == "a ");
     REQUIRE(longer.found() != nullptr);
     CHECK(*longer.found() == "STOP");
-    const StopFilter moved = std::move(filter);
+    const auspex::StopFilter moved = std::move(filter);
     CHECK(*moved.found() == "ST");
-    StopFilter empty;
+    auspex::StopFilter empty;
     CHECK(empty.found() == nullptr);
     CHECK(empty.push("x").status().code == Code::bad_argument);
     CHECK(empty.finish().status().code == Code::bad_argument);
