@@ -8,8 +8,18 @@
 namespace cli {
 namespace {
 
+bool same_argument(const auspex::ToolArgument& a, const auspex::ToolArgument& b) {
+    return a.name == b.name && a.value == b.value && a.json == b.json;
+}
+
+bool same_call(const auspex::ToolCall& a, const auspex::ToolCall& b) {
+    return a.name == b.name &&
+           std::equal(a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(), same_argument);
+}
+
 bool same(const auspex::ChatMessage& a, const auspex::ChatMessage& b) {
-    return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
+    return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning &&
+           std::equal(a.tool_calls.begin(), a.tool_calls.end(), b.tool_calls.begin(), b.tool_calls.end(), same_call);
 }
 
 bool is_prefix(const Messages& part, const Messages& all) {

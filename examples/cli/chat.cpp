@@ -41,7 +41,7 @@ const char kHelp[] =
     "  /system TEXT    set the system message and forget the conversation\n"
     "  /think on|off   let the model think before it answers, if its template can\n"
     "  /undo           take back the last message and its answer\n"
-    "  /retry          answer the last message again\n"
+    "  /retry          answer the last message again; with --temp above 0, with another seed\n"
     "  /edit           list your messages; /edit N TEXT says TEXT instead of message N and goes on from there\n"
     "  /branches       list the versions that /undo, /retry and /edit left; /branches N goes to version N\n"
     "  /stats          tokens and speed so far\n"
@@ -51,7 +51,7 @@ const char kHelp[] =
 /// The conversation and the session that follows it.
 class Chat {
   public:
-    explicit Chat(const ChatOptions& o) : o_(o), kept_(o.session) {}
+    explicit Chat(const ChatOptions& o) : o_(o), sampling_(o.sampling), kept_(o.session) {}
 
     Status open() {
         Status s = check_generate(o_.generate);
@@ -66,8 +66,11 @@ class Chat {
         auspex::SessionOptions options;
         options.progress = progress_line();
         int64_t ctx = o_.ctx;
-        if (!o_.ctx_given)
-            ctx = std::max(ctx, static_cast<int64_t>(kept_.file.n_token) + 4 * std::max<int64_t>(o_.generate.n, 128));
+        if (!o_.ctx_given) {
+            const int64_t trained = on_.model.info().n_context;
+            const int64_t answer = std::clamp<int64_t>(o_.generate.n, 128, INT32_MAX);
+            ctx = std::min(trained, std::max(ctx, static_cast<int64_t>(kept_.file.n_token) + 4 * answer));
+        }
         s = choose_context(on_.model, kept_.file.n_token, o_.generate.n, &ctx, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
@@ -95,6 +98,10 @@ class Chat {
             if (line.empty()) continue;
             bool leave = false;
             const Status s = line[0] == '/' ? command(line, &leave) : turn(line);
+            if (interrupted() && !terminal) {  // nobody is at a prompt who could end the rest
+                const int kept = report(keep());
+                return kept != kDone ? kept : report(Status(Code::cancelled, "interrupted"));
+            }
             if (s.code == Code::cancelled && interrupted())
                 note("interrupted");
             else if (!s.ok() && (s.code == Code::io_error || s.code == Code::device_lost || !terminal))
@@ -144,7 +151,7 @@ class Chat {
             std::string part;
             if (!cli::read_line(&part)) {
                 if (terminal) std::fprintf(stderr, "\n");
-                return more;
+                return more && !interrupted();
             }
             if (!part.empty() && part.back() == '\r') part.pop_back();
             more = !part.empty() && part.back() == '\\';
@@ -179,7 +186,9 @@ class Chat {
             const Status s = check_utf8(rest, "the system message");
             if (!s.ok()) return s;
             forget(rest);
-        } else if (word == "/think" && (rest == "on" || rest == "off")) {
+        } else if (word == "/think") {
+            if (rest != "on" && rest != "off")
+                return Status(Code::bad_argument, "'" + line + "': expected /think on or /think off");
             request_.enable_thinking = rest == "on";
             n_shown_ = 0;
         } else if (word == "/undo" || word == "/retry") {
@@ -212,7 +221,12 @@ class Chat {
         const Status s = find_said(all, std::to_string(n_said(all))).get(at);
         if (!s.ok()) return Status(Code::bad_argument, "nothing was said yet; there is no message to take back");
         const std::string text = all[at].content;
-        return cut(at, retry ? &text : nullptr);
+        if (!retry) return cut(at, nullptr);
+        const uint64_t seed = sampling_.seed;
+        sampling_.seed += ++n_retry_;  // the same seed would give the same answer again
+        const Status done = cut(at, &text);
+        sampling_.seed = seed;
+        return done;
     }
 
     Status edit(const std::string& rest) {
@@ -221,7 +235,7 @@ class Chat {
         size_t at = 0;
         const Status s = find_said(request_.messages, rest.substr(0, space)).get(at);
         if (!s.ok()) return s;
-        if (space == std::string::npos)
+        if (space == std::string::npos || space + 1 == rest.size())
             return Status(Code::bad_argument, "/edit has no text, expected /edit N TEXT; /undo takes a message back");
         const std::string text = rest.substr(space + 1);
         return cut(at, &text);
@@ -265,7 +279,7 @@ class Chat {
 
     /// How to sample the answer to a prompt.
     Status choose_sampling(const auspex::ChatPrompt& prompt, auspex::Sampling* to) {
-        *to = o_.sampling;
+        *to = sampling_;
         if (!o_.constraint.any()) return {};
         if (prompt.inside_thinking && request_.tools.empty())
             return Status(Code::bad_argument,
@@ -359,6 +373,8 @@ class Chat {
     Trace trace_;  // outlives the session, which writes to it
     CostCache costs_;
     auspex::Session session_;
+    auspex::Sampling sampling_;
+    uint64_t n_retry_ = 0;
     auspex::ChatRequest request_;
     Branches branches_;
     SessionFlag kept_;
@@ -385,11 +401,14 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     add_session(*command, o->session);
     command->add_option_function<int64_t>(
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
-        "Rows of context (default: 4096, or more for a longer conversation in --session)");
-    command->add_flag_callback(
+        "Rows of context (default: 4096, or what a longer -n or --session needs, at most what the model was trained "
+        "for)");
+    CLI::Option* const think = command->add_flag_callback(
         "--think", [o = o.get()] { o->think = true; }, "Ask the template for answers with thinking");
-    command->add_flag_callback(
-        "--no-think", [o = o.get()] { o->think = false; }, "Ask the template for answers without thinking");
+    command
+        ->add_flag_callback(
+            "--no-think", [o = o.get()] { o->think = false; }, "Ask the template for answers without thinking")
+        ->excludes(think);
     command->add_flag_callback(
         "--preserve-thinking", [o = o.get()] { o->preserve_thinking = true; },
         "Show the model the thinking of earlier turns, if its template can: fewer rows to compute, longer "
