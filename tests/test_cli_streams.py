@@ -113,6 +113,18 @@ class Arguments(BaseCli):
             self.refused(2, "bad_argument", "99999999999999999999", run=["bench", "--repeat", "99999999999999999999"])
         self.run_json("-p", "x", "-n", 1, "--seed", 18446744073709551615)
 
+    def test_what_is_wrong_is_named_and_where_help_is(self):
+        for run, words in (([], "no command was given (auspex --help"),
+                           (["help"], "'help' is no command (auspex --help"),
+                           (["run", "Hello"], "not expected: Hello (auspex run --help"),
+                           (["run", "-v", "-v", "-n", 3, "-n", 4], "--tokens is given 2 times, expected once"),
+                           (["run", "-p", "x", "--seed", -1], "--seed -1: expected a whole number of 0 or more"),
+                           (["run", "-p", "x", "--penalty-window", -1], "--penalty-window -1: expected a whole number"),
+                           (["run", "--threads", 3000000000], "--threads = 3000000000: expected a smaller number"),
+                           (["run", "-p", "x", "-f", "y"], "--prompt and --file contradict each other"),
+                           (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):
+            self.refused(2, "bad_argument", words, run=run)
+
     def test_an_empty_value_is_refused_by_name(self):
         for option in ("--json-schema", "--grammar", "--tools", "--tool-choice", "--session", "--mtp-file",
                        "--memory-limit", "--kv-budget", "--window", "--draft-vocab", "--packed-file", "--trace",
@@ -156,12 +168,13 @@ class Arguments(BaseCli):
 
     @unittest.skipIf(os.name == "nt", "folders of the XDG specification")
     def test_cache_folders_that_are_not_absolute_are_ignored(self):
-        def run(**folders):
+        def run(*more, **folders):
             environment = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "HOME")}
-            command = [BINARY, "run", "-p", LOG, "-n", "40", "--device", "cpu"]
+            command = [BINARY, "run", "-p", LOG, "-n", "40", "--device", "cpu", *more]
             r = subprocess.run(command, capture_output=True, cwd=self.folder, env={**environment, **folders},
                                timeout=600)
             self.assertEqual(r.returncode, 0, r.stderr)
+            return r
         run(XDG_CACHE_HOME="relative", HOME="home")
         self.assertEqual(os.listdir(self.folder), [])
         run(XDG_CACHE_HOME="relative", HOME=os.path.join(self.folder, "home"))
@@ -169,6 +182,8 @@ class Arguments(BaseCli):
         self.assertTrue(os.listdir(os.path.join(self.folder, "home", ".cache", "auspex")))
         run(XDG_CACHE_HOME=os.path.join(self.folder, "cache"))
         self.assertTrue(os.listdir(os.path.join(self.folder, "cache", "auspex")))
+        r = run("--packed-file", "auto")
+        self.assertIn(b"--packed-file auto: there is no cache folder", r.stderr)
 
 
 @unittest.skipUnless(os.path.exists(TINY_MODEL), "needs tiny_model beside the program")

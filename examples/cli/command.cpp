@@ -31,6 +31,34 @@ Status check_not_empty(const CLI::App& app) {
     return {};
 }
 
+/// Names an option that was given more often than it may be.
+Status check_once(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options())
+        if (option->get_expected_max() > 0 &&
+            option->results().size() > static_cast<size_t>(option->get_items_expected_max()))
+            return Status(Code::bad_argument, option->get_name() + " is given " +
+                                                  std::to_string(option->results().size()) + " times, expected once");
+    for (const CLI::App* command : app.get_subcommands())
+        if (const Status s = check_once(*command); !s.ok()) return s;
+    return {};
+}
+
+/// What is wrong with the arguments where CLI11's own text says it best, and where help is.
+Status explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& e) {
+    std::string text = e.what(), name = app.get_name();
+    const std::string not_converted = "Could not convert: ";
+    if (text.rfind(not_converted, 0) == 0) text = text.substr(not_converted.size()) + ": expected a smaller number";
+    const size_t excludes = text.find(" excludes ");
+    if (e.get_name() == "ExcludesError" && excludes != std::string::npos)
+        text = text.substr(0, excludes) + " and " + text.substr(excludes + 10) + " contradict each other";
+    if (!app.get_subcommands().empty())
+        name += " " + app.get_subcommands()[0]->get_name();
+    else if (app.get_require_subcommand_min() > 0)
+        text = arguments.size() > 1 && arguments[1].rfind("-", 0) != 0 ? "'" + arguments[1] + "' is no command"
+                                                                       : "no command was given";
+    return Status(Code::bad_argument, text + " (" + name + " --help lists what there is)");
+}
+
 /// The arguments as CLI11 takes them: without the program's name, the last one first. It reads the value of "--option="
 /// from the next argument, so an empty one is put there.
 std::vector<std::string> for_parser(const std::vector<std::string>& arguments) {
@@ -62,6 +90,7 @@ Status check_numbers(const CLI::App& app, bool converted) {
             const std::string said = option->get_name() + " " + text + ": expected a ";
             if (!converted && (end == text.c_str() || *end != '\0'))
                 return Status(Code::bad_argument, said + (real ? "number" : "whole number"));
+            if (type == "UINT" && text[0] == '-') return Status(Code::bad_argument, said + "whole number of 0 or more");
             if (!real && errno == ERANGE) return Status(Code::bad_argument, said + "whole number of at most 64 bits");
         }
     }
@@ -94,9 +123,8 @@ int run_command(CLI::App& app, const std::vector<std::string>& arguments, const 
         if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
         Status s = check_not_empty(app);
         if (s.ok()) s = check_numbers(app, false);
-        if (!s.ok()) return report(s);
-        return report(
-            Status(Code::bad_argument, std::string(e.what()) + " (" + app.get_name() + " --help lists what there is)"));
+        if (s.ok()) s = check_once(app);
+        return report(s.ok() ? explain(app, arguments, e) : s);
     } catch (const std::bad_alloc&) {
         return report(Status(Code::out_of_memory, "the system has no more memory for this process"));
     }

@@ -249,6 +249,10 @@ Status load(const PlaceOptions& o, Loaded* to) {
     options.progress = progress_line();
     options.mtp_file = o.mtp_file;
     options.packed_file = packed_file(o, to->path);
+    if (!o.packed_file.empty() && options.packed_file.empty())
+        note(
+            "--packed-file auto: there is no cache folder that can be written, so nothing is kept; name a file "
+            "instead");
     s = auspex::Model::load(to->device, to->path.c_str(), options).get(to->model);
     clear_progress_line();
     if (s.ok() && o.verbose) note(to->path + " on " + to->device.name());

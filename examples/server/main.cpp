@@ -221,12 +221,13 @@ void add_options(CLI::App& app, ServeOptions& o) {
     app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request")
         ->capture_default_str();
     app.add_option("--max-body", o.max_body, "Size limit of a request")->capture_default_str();
-    app.add_flag_callback(
+    CLI::Option* const think = app.add_flag_callback(
         "--think", [&o] { o.defaults.enable_thinking = true; },
         "Ask the template for answers with thinking, unless the client wants none");
     app.add_flag_callback(
-        "--no-think", [&o] { o.defaults.enable_thinking = false; },
-        "Ask the template for answers without thinking, unless the client wants it");
+           "--no-think", [&o] { o.defaults.enable_thinking = false; },
+           "Ask the template for answers without thinking, unless the client wants it")
+        ->excludes(think);
     app.add_flag_callback(
         "--preserve-thinking", [&o] { o.defaults.preserve_thinking = true; },
         "Show the model the thinking of earlier turns, if its template can");
@@ -243,6 +244,7 @@ int main(int argc, char** argv) {
                  ": serves a model on this machine to clients of OpenAI's and Anthropic's protocols",
                  "auspex-server");
     app.set_version_flag("--version", "auspex-server " AUSPEX_VERSION);
+    app.footer("Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 failed at run time, 2 bad arguments or files.");
     ServeOptions o;
     cli::add_place(app, o.engine.place);
     cli::add_draft(app, o.engine.draft);
