@@ -75,6 +75,26 @@ class Readme(unittest.TestCase):
         self.assertIn("temp=", r.stdout)
 
     @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
+    @unittest.skipIf(os.name == "nt", "a shell script")
+    def test_the_demo_script_takes_the_number_of_tokens(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for name, text in (("tools/demo.sh", read("tools/demo.sh")),
+                           ("tools/setup.sh", "packages_to_build=(x)\nneed_packages() { :; }\nconfigure() { :; }\n"
+                                              "cmake() { :; }\n"),
+                           ("build/auspex", "#!/bin/sh\nprintf '\\n%s' \"$@\"\n")):
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            os.chmod(path, 0o755)
+        for given, n in (([], "96"), (["-n", "200", "--device", "cpu"], "200")):
+            r = subprocess.run(["bash", os.path.join(folder, "tools", "demo.sh"), *given], capture_output=True,
+                               text=True, timeout=60)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            words = r.stdout.splitlines()
+            self.assertEqual([words[i + 1] for i, word in enumerate(words) if word == "-n"], [n])
+
     def test_the_commands_it_lists_are_those_of_the_program(self):
         r = subprocess.run([BINARY, "--help"], capture_output=True, text=True, timeout=60)
         listed = re.search(r"`auspex --help` lists the other commands: ([a-z,\s]+)\.", read("README.md")).group(1)

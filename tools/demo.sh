@@ -19,5 +19,9 @@ fi
 prompt='2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:15 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:30 Pump-3'
+case " $* " in  # an option may be given once
+*" -n"* | *" --tokens"*) ;;
+*) set -- -n 96 "$@" ;;
+esac
 printf '%s' "$prompt"
-build/auspex run -p "$prompt" -n 96 -v "$@"
+build/auspex run -p "$prompt" -v "$@"
