@@ -906,7 +906,7 @@ struct SessionOptions {
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
     /// docs/SPEED.md has the errors and what it costs. No effect on steps and on the CPU.
     bool exact_prompts = false;
-    Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
+    Progress progress;                              ///< in a prefill before each n_ubatch rows and at 1; in score()
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
@@ -1061,8 +1061,8 @@ class AUSPEX_API Session {
     /// cost      one step of the model where the last token was not run yet; on a GPU a copy to the host.
     Result<Span<const float>> logits();
 
-    /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
-    /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
+    /// Stops sync(), next(), move_to() and score(): a running one returns cancelled before its next step, others at
+    /// once, until cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
     ///
     /// thread    any, at any time but while the Session object itself is moved or destroyed.
     void cancel(bool on = true) noexcept;
@@ -1169,7 +1169,7 @@ class AUSPEX_API Session {
     using RowSink = std::function<void(size_t position, Span<const float> logits)>;
     /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`.
     ///
-    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids.
+    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: as sync().
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Forgets the history.

@@ -98,6 +98,42 @@ TEST_CASE("next() keeps the history where it is cancelled while it computes rows
     CHECK(generate(session, 8) == generate(plain, 8));
 }
 
+TEST_CASE("scoring is cancelled between its rows, and scoring again gives every row") {
+    const Rig rig;
+    int n_asked = 0, cancel_at = -1;
+    Session session = rig.session([&](const char*, float done) {
+        CHECK(done <= 1);
+        return ++n_asked != cancel_at;
+    });
+    const std::vector<Token> ids = tiny_ids(300, 6);
+    const auto rows = [&](uint32_t depth, std::vector<float>* to) {
+        to->clear();
+        const auto keep = [&](size_t, Span<const float> row) { to->insert(to->end(), row.begin(), row.end()); };
+        return depth == 0 ? session.score(ids, keep) : session.score_mtp(ids, depth, keep);
+    };
+    std::vector<float> all, some;
+    for (const uint32_t depth : {0u, 2u}) {
+        CAPTURE(depth);
+        REQUIRE(rows(depth, &all).ok());
+        n_asked = 0, cancel_at = depth == 0 ? 20 : 70;
+        CHECK(rows(depth, &some).code == Code::cancelled);
+        CHECK(n_asked == cancel_at);
+        CHECK(some.size() < all.size());
+        session.cancel();
+        CHECK(rows(depth, &some).code == Code::cancelled);
+        CHECK(some.empty());
+        session.cancel(false);
+        REQUIRE(rows(depth, &some).ok());
+        CHECK(some == all);
+    }
+    cancel_at = n_asked + 20;
+    CHECK(rows(0, &some).code == Code::cancelled);
+    CHECK(session.history().size() == ids.size());
+    Session plain = rig.session();
+    REQUIRE(plain.sync(ids).ok());
+    CHECK(generate(session, 8) == generate(plain, 8));
+}
+
 TEST_CASE("cancel() at any time from another thread stops the call, and the text afterwards is the same") {
     const Rig rig;
     const std::vector<Token> ids = tiny_ids(600, 4);

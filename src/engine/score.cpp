@@ -15,11 +15,19 @@ namespace {
 
 using namespace detail;
 
+/// Asks whether to go on, and tells the application how much of the rows is done.
+Status ask_to_go_on(const Session::Impl& s, size_t n_done, size_t n_row) {
+    const float done = static_cast<float>(n_done) / static_cast<float>(n_row);
+    if (!*s.cancel && (!s.options.progress || s.options.progress("scoring the text", done))) return {};
+    return Status(Code::cancelled, "scoring was cancelled by cancel() or the progress callback");
+}
+
 /// Passes the logits of rows first .. first + n - 1, of the last prefill step, to `sink`. `sink` may throw, because the
 /// session's state is consistent at each call.
 Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
     const Tape& trunk = s.model->plan.trunk;
     for (size_t i = 0; i < n; i += kMaxTentative) {
+        AUSPEX_TRY(ask_to_go_on(s, first + i, s.timeline.size()));
         const uint32_t k = static_cast<uint32_t>(std::min<size_t>(kMaxTentative, n - i));
         AUSPEX_TRY(s.trunk->track(s.context->head(trunk, static_cast<uint32_t>(i), k)));
         for (uint32_t j = 0; j < k; ++j) {
@@ -36,6 +44,7 @@ struct Teacher {
     Session::Impl& s;
     Context& context;
     Span<const Token> ids;
+    size_t n_pass, n_done = 0;  ///< passes in all, rows done in them
 
     /// Runs rows 0 .. n-1 of `tape` in steps, row p with token p + shift, and calls each(first row, rows) after every
     /// step. given: the hidden rows that an MTP block takes; null for the trunk.
@@ -43,6 +52,7 @@ struct Teacher {
     Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
         const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
         for (size_t p = 0; p < n; p += n_max) {
+            AUSPEX_TRY(ask_to_go_on(s, n_done, n_pass * ids.size()));
             Step step;
             step.tape = &tape;
             step.ids = ids.data() + p + shift;
@@ -51,6 +61,7 @@ struct Teacher {
             step.hidden = given ? given + p * s.model->plan.d_model : nullptr;
             AUSPEX_TRY(s.trunk->track(context.run(step)));
             AUSPEX_TRY(each(p, step.n_row));
+            n_done += step.n_row;
         }
         return {};
     }
@@ -90,6 +101,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
+    AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
     s.abandon();
@@ -116,6 +128,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     if (depth == 0 || depth > kMaxTentative - 1)
         return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
+    AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
     s.abandon();
@@ -128,7 +141,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     options.mtp_window = 0;
     std::unique_ptr<Context> context;
     AUSPEX_TRY(s.model->program->open(options).get(context));
-    score_impl::Teacher teacher{s, *context, all};
+    score_impl::Teacher teacher{s, *context, all, 1 + size_t{depth}};
     std::vector<float> hidden(all.size() * plan.d_model), next(hidden.size());
     const auto keep_trunk = [&](size_t p, uint32_t n) { return teacher.keep_hidden(plan.trunk, p, n, &hidden); };
     AUSPEX_TRY(teacher.pass(plan.trunk, 0, all.size(), nullptr, keep_trunk));
