@@ -210,11 +210,12 @@ class BenchRefuses(BaseBench):
         self.refused(["--draft-vocab"], "--mtp", "1", "--draft-vocab", "999999", "--json")
         self.refused(["nowhere.gguf"], "--stack", "-m", os.path.join(self.folder, "nowhere.gguf"), code="not_found")
 
-    def test_a_plot_that_cannot_be_written_exits_with_1(self):
+    def test_a_plot_that_cannot_be_written_exits_with_1_after_what_was_measured(self):
         r = self.auspex("--stack", "--depth", "32", "-n", 8, "--repeat", 1, "--draft", 1, "--json", "--plot",
                         os.path.join(self.folder, "no", "such.png"))
         self.assertEqual(r.returncode, 1)
         self.assertIn("cannot be written", r.stderr.decode())
+        self.assertIn("stack", json.loads(r.stdout))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -157,6 +159,48 @@ class Quality(BaseMemory):
         self.assertLess(sum(narrow["recall"]), sum(full["recall"]))
         with open(png, "rb") as f:
             self.assertEqual(f.read(8), b"\x89PNG\r\n\x1a\n")
+
+    def test_eval_refuses_bad_options_before_it_measures(self):
+        start = time.monotonic()
+        for arguments, words in ((["-n", 5], "-n 5: expected 32 .. "),
+                                 (["--greedy", -1], "--greedy -1: expected 0 .. "),
+                                 (["--needle", -1], "--needle -1: expected 0 .. "), (["--ubatch", 0], "--ubatch 0"),
+                                 (["-n", 32000, "--kv-type", "foo"], "--kv-type foo"),
+                                 (["-n", 32000, "--windows", "full;99:64"], "layer 99")):
+            self.refused(["bad_argument", words], "eval", "--device", "cpu", *arguments)
+        self.assertLess(time.monotonic() - start, 60)  # seconds; reading 32000 tokens takes longer
+
+    def test_eval_shows_every_column_also_of_long_windows_and_where_the_plot_cannot_be_written(self):
+        spec = ",".join(["3:64"] * 40)
+        plots = [os.path.join(self.folder, "none", "x.png")] + (["/dev/full"] if os.path.exists("/dev/full") else [])
+        for plot in plots:
+            r = self.auspex("eval", "--device", "cpu", "-n", 64, "--needle", 0, "--greedy", 0, "--windows", spec,
+                            "--plot", plot)
+            self.assertEqual(r.returncode, 1)
+            self.assertIn(f"auspex: io_error: '{plot}' cannot be written: ".encode(), r.stderr)
+            rows = [line for line in r.stdout.decode().splitlines() if line.startswith("|")]
+            self.assertEqual(len(rows), 4)
+            self.assertEqual(len({row.count("|") for row in rows}), 1, rows)
+
+    @unittest.skipIf(os.name == "nt", "signals as on Unix")
+    def test_ctrl_c_ends_what_reads_a_long_text(self):
+        ids = "@" + os.path.join(self.folder, "ids")
+        with open(ids[1:], "w", encoding="ascii") as f:
+            f.write(",".join(str(i % 8000) for i in range(100000)))
+        for command in (["logits", "--ids", ids, "--out", os.devnull],
+                        ["logits", "--ids", ids, "--mtp", "1", "--mtp-out", os.devnull],
+                        ["eval", "-n", "30000", "--needle", "0"],
+                        ["eval", "-n", "32", "--needle", "4000000"],
+                        ["eval", "-n", "32", "--needle", "0", "--greedy", "30000"]):
+            with self.subTest(command):
+                p = subprocess.Popen([BINARY, *command, "--device", "cpu"], stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                time.sleep(1.5)  # it would go on for much longer
+                p.send_signal(signal.SIGINT)
+                start = time.monotonic()
+                out, errors = p.communicate(timeout=120)
+                self.assertEqual((p.returncode, out), (130, b""), errors)
+                self.assertLess(time.monotonic() - start, 10)  # seconds; generous for sanitized builds
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@
 
 #include "commands.h"
 #include "common.h"
+#include "platform.h"
 #include "plot.h"
+#include "printable.h"
 #include "texts.h"
 #include "window.h"
 
@@ -75,24 +77,25 @@ class Eval {
             clear_progress_line();
             if (!s.ok()) return s;
         }
-        std::string out = o_.json ? json() : table();
-        if (!o_.plot.empty()) {
-            s = plot();
-            if (!s.ok()) return s;
-        }
-        return print(out);
+        s = print(o_.json ? json() : table());  // first, so that it is not lost with a plot that cannot be written
+        return s.ok() && !o_.plot.empty() ? plot() : s;
     }
 
   private:
     static constexpr double kDepths[] = {0.1, 0.3, 0.5, 0.7, 0.9};
     static constexpr size_t kNeedles = 3;  ///< at each depth
 
-    Status prepare() {
-        if (o_.n < 32 || o_.n > (1 << 22))
-            return Status(Code::bad_argument, "-n " + std::to_string(o_.n) + ": expected 32 or more tokens");
-        if (o_.greedy < 0 || o_.greedy > 100000 || o_.needle < 0 || o_.needle > (1 << 22) || o_.ubatch < 1 ||
-            o_.ubatch > 4096)
-            return Status(Code::bad_argument, "--greedy, --needle or --ubatch is out of range");
+    /// Reads the options and refuses what is wrong with them, before anything is loaded.
+    Status check() {
+        const auto within = [](const char* name, int64_t value, int64_t low, int64_t high) {
+            if (value >= low && value <= high) return Status();
+            return Status(Code::bad_argument, std::string(name) + " " + std::to_string(value) + ": expected " +
+                                                  std::to_string(low) + " .. " + std::to_string(high));
+        };
+        Status s = within("-n", o_.n, 32, 1 << 22);
+        if (s.ok()) s = within("--greedy", o_.greedy, 0, 100000);
+        if (s.ok()) s = within("--needle", o_.needle, 0, 1 << 22);
+        if (!s.ok()) return s;
         for (size_t from = 0; from <= o_.windows.size();) {
             const size_t end = std::min(o_.windows.find(';', from), o_.windows.size());
             specs_.push_back(o_.windows.substr(from, end - from));
@@ -101,12 +104,17 @@ class Eval {
         specs_.erase(std::remove(specs_.begin(), specs_.end(), std::string("full")), specs_.end());
         specs_.insert(specs_.begin(), "full");  // what the others are measured against
         all_.resize(specs_.size());
-        for (const std::string& spec : specs_)
-            if (spec != "full") {
-                const Status s = auspex::parse_windows(spec).status();
-                if (!s.ok()) return s;
-            }
-        Status s = load(o_.place, &on_);
+        auspex::SessionOptions options;
+        for (const std::string& spec : specs_) {
+            if (s.ok() && spec != "full") s = auspex::parse_windows(spec).status();
+            if (s.ok()) s = choose(spec, &options);
+        }
+        return s;
+    }
+
+    Status prepare() {
+        Status s = check();
+        if (s.ok()) s = load(o_.place, &on_);
         if (!s.ok()) return s;
         const size_t n = static_cast<size_t>(o_.n);
         std::string text = built_in_text(n * 8);
@@ -124,12 +132,42 @@ class Eval {
         const size_t n_vocab = on_.model.info().n_vocab;
         every_ = std::max<size_t>(1, (ids_.size() * n_vocab + kMaxKept - 1) / kMaxKept);
         kept_.resize((ids_.size() - 1 + every_ - 1) / every_ * n_vocab);
-        if (o_.needle != 0) make_needles();
-        return {};
+        if (o_.needle != 0) s = make_needles();
+        longest_ = ids_.size() + static_cast<size_t>(o_.greedy) + 1;
+        for (const Needle& one : needles_) longest_ = std::max(longest_, one.prompt.size() + one.answer.size() + 1);
+        for (size_t i = 0; s.ok() && i < specs_.size(); ++i) s = plan(specs_[i], &all_[i].kv_bytes);
+        return s;
+    }
+
+    /// The options of a session with the windows of `spec`.
+    Status choose(const std::string& spec, auspex::SessionOptions* to) const {
+        const bool full = spec == "full";  // the model as it is
+        WindowFlags flags;
+        flags.ubatch = o_.ubatch;
+        flags.window = full ? "" : spec;
+        flags.type = full ? "f16" : o_.type;
+        *to = {};
+        to->n_context = static_cast<uint32_t>(longest_);
+        to->draft.source = auspex::Draft::off;
+        to->progress = [line = progress_line(), what = "reading with " + spec](const char*, float fraction) {
+            return line(what.c_str(), fraction);
+        };
+        return choose_window(flags, to);
+    }
+
+    /// Bytes of keys and values; an error where the model cannot have these windows.
+    Status plan(const std::string& spec, uint64_t* kv_bytes) const {
+        auspex::SessionOptions options;
+        auspex::MemoryPlan plan;
+        Status s = choose(spec, &options);
+        if (s.ok()) s = auspex::Session::plan(on_.model, options).get(plan);
+        for (const auspex::MemoryItem& item : plan.items)
+            if (item.what == "keys" || item.what == "values" || item.what == "sinks") *kv_bytes += item.bytes;
+        return s.code == Code::unsupported ? Status() : s;
     }
 
     /// Texts of about o_.needle tokens, each with a fact at its depth and, at its end, the beginning of the fact.
-    void make_needles() {
+    Status make_needles() {
         Dice dice{5};
         for (const double depth : kDepths)
             for (size_t k = 0; k < kNeedles; ++k) {
@@ -139,9 +177,15 @@ class Eval {
                                   answer = " " + std::to_string(1000 + dice.below(9000));
                 const auto size = [&](const std::string& text) { return on_.model.encode(text).value().size(); };
                 std::string hay;
-                for (uint32_t minute = 0; size(hay) < static_cast<size_t>(o_.needle); ++minute)
+                size_t n_token = 0;
+                for (uint32_t minute = 0; n_token < static_cast<size_t>(o_.needle); ++minute) {
+                    if (interrupted()) return Status(Code::cancelled, "interrupted");
+                    std::string lines;
                     for (int i = 0; i < 8; ++i)
-                        hay += plant_log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
+                        lines += plant_log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
+                    n_token += size(lines);  // a token of a log does not cross the end of a line
+                    hay += lines;
+                }
                 size_t at = hay.find('\n', static_cast<size_t>(depth * double(hay.size())));
                 at = at == std::string::npos ? 0 : at + 1;
                 Needle needle;
@@ -150,40 +194,21 @@ class Eval {
                 needle.answer = on_.model.encode(answer).value();
                 needles_.push_back(std::move(needle));
             }
-    }
-
-    Result<auspex::Session> open(const std::string& spec, size_t n_context) {
-        auspex::SessionOptions options;
-        options.n_context = static_cast<uint32_t>(n_context);
-        options.progress = progress_line();
-        options.draft.source = auspex::Draft::off;
-        WindowFlags flags;
-        flags.ubatch = o_.ubatch;
-        flags.window = spec == "full" ? "" : spec;
-        flags.type = o_.type;
-        if (spec == "full") flags.type = "f16";  // the model as it is
-        const Status s = choose_window(flags, &options);
-        if (!s.ok()) return s;
-        return auspex::Session::create(on_.model, options);
+        return {};
     }
 
     Status measure(const std::string& spec, Scores* to) {
         to->spec = spec;
-        size_t longest = ids_.size() + static_cast<size_t>(o_.greedy) + 1;
-        for (const Needle& n : needles_) longest = std::max(longest, n.prompt.size() + n.answer.size() + 1);
+        auspex::SessionOptions options;
         auspex::Session session;
-        Status s = open(spec, longest).get(session);
+        Status s = choose(spec, &options);
+        if (s.ok()) s = auspex::Session::create(on_.model, options).get(session);
         if (!s.ok()) return s;
         const bool full = spec == "full";
         const size_t n_vocab = on_.model.info().n_vocab;
-        const auspex::Progress progress = progress_line();
-        bool go_on = true;
         size_t n_compared = 0;
         s = session.score(ids_, [&](size_t row, Span<const float> logits) {
-            if (go_on && row % 16 == 0)
-                go_on = progress(("reading with " + spec).c_str(),
-                                 static_cast<float>(row) / static_cast<float>(ids_.size()));
-            if (row + 1 >= ids_.size() || !go_on) return;
+            if (row + 1 >= ids_.size()) return;
             const double z = log_sum(logits);
             to->nll.push_back(z - double{logits[static_cast<size_t>(ids_[row + 1])]});
             if (row % every_ != 0) return;
@@ -199,7 +224,6 @@ class Eval {
             ++n_compared;
         });
         if (!s.ok()) return s;
-        if (!go_on) return Status(Code::cancelled, "interrupted");
         to->kl /= double(n_compared);
         to->agree /= double(n_compared);
 
@@ -207,7 +231,7 @@ class Eval {
             Status t = session.sync(prompt).status();
             while (t.ok() && made->size() < n) {
                 Span<const Token> tokens;
-                t = session.next().get(tokens);
+                t = interrupted() ? Status(Code::cancelled, "interrupted") : session.next().get(tokens);
                 made->insert(made->end(), tokens.begin(), tokens.end());
             }
             return t;
@@ -219,27 +243,12 @@ class Eval {
             ++to->n_greedy;
 
         for (size_t i = 0; i < needles_.size(); ++i) {
-            if (!progress(("asking with " + spec).c_str(), static_cast<float>(i) / static_cast<float>(needles_.size())))
-                return Status(Code::cancelled, "interrupted");
             std::vector<Token> made;
             s = continue_text(needles_[i].prompt, needles_[i].answer.size(), &made);
             if (!s.ok()) return s;
             if (i % kNeedles == 0) to->recall.push_back(0);
             if (made == needles_[i].answer) to->recall.back() += 1.0 / double(kNeedles);
         }
-        auspex::SessionOptions options;
-        options.draft.source = auspex::Draft::off;
-        options.n_context = static_cast<uint32_t>(longest);
-        WindowFlags flags;
-        flags.ubatch = static_cast<uint32_t>(o_.ubatch);
-        flags.window = full ? "" : spec;
-        flags.type = full ? "f16" : o_.type;
-        auspex::MemoryPlan plan;
-        s = choose_window(flags, &options);
-        if (s.ok()) s = auspex::Session::plan(on_.model, options).get(plan);
-        if (s.code == Code::unsupported) return {};
-        for (const auspex::MemoryItem& item : plan.items)
-            if (item.what == "keys" || item.what == "values" || item.what == "sinks") to->kv_bytes += item.bytes;
         return s;
     }
 
@@ -262,19 +271,18 @@ class Eval {
         for (size_t i = 0; i < 6 + b.size() - 1 + (needles_.empty() ? 0 : std::size(kDepths)); ++i) out += "---|";
         out += "\n";
         for (const Scores& s : all_) {
-            std::snprintf(cell, sizeof cell, "| %s | %llu | %.4f | %.5f | %.1f %% | %zu/%zu |", s.spec.c_str(),
+            std::snprintf(cell, sizeof cell, " | %llu | %.4f | %.5f | %.1f %% | %zu/%zu |",
                           static_cast<unsigned long long>(s.kv_bytes), s.mean(), s.kl, s.agree * 100, s.n_greedy,
                           s.greedy.size());
-            out += cell;
+            out += "| " + s.spec + cell;
             for (size_t i = 0; i + 1 < b.size(); ++i)
                 std::snprintf(cell, sizeof cell, " %.4f |", s.mean(b[i], b[i + 1])), out += cell;
             for (const double r : s.recall) std::snprintf(cell, sizeof cell, " %.0f %% |", r * 100), out += cell;
             out += "\n";
         }
-        std::snprintf(cell, sizeof cell,
-                      "\n%zu tokens; KL and choices on one row in %zu; keys and values in %s; on %s\n", ids_.size(),
-                      every_, o_.type.c_str(), on_.device.name().c_str());
-        return out + cell;
+        return out + "\n" + std::to_string(ids_.size()) + " tokens; KL and choices on one row in " +
+               std::to_string(every_) + "; keys and values in " + o_.type + "; on " + printable(on_.device.name()) +
+               "\n";
     }
 
     std::string json() const {
@@ -331,6 +339,7 @@ class Eval {
     std::vector<std::string> specs_;
     std::vector<Scores> all_;
     std::vector<Token> ids_;
+    size_t longest_ = 0;  ///< rows of context
     size_t every_ = 1;
     std::vector<float> kept_;  ///< every so many of the full model's logit rows
     std::vector<Needle> needles_;

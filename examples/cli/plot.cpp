@@ -1,13 +1,15 @@
 #include "plot.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 
+#include "platform.h"
+
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #define STB_IMAGE_WRITE_STATIC
-#define STBIW_WINDOWS_UTF8
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -71,8 +73,16 @@ class Canvas {
                 x + static_cast<int>(b[0]) * kText, y + static_cast<int>(b[1]) * kText, c);
         }
     }
-    bool write(const std::string& path) const {
-        return stbi_write_png(path.c_str(), w_, h_, 3, pixels_.data(), w_ * 3) != 0;
+    Status write(const std::string& path) const {
+        std::FILE* const file = open_stream(path, "wb");
+        const auto put = [](void* to, void* data, int n) {
+            (void)!std::fwrite(data, 1, static_cast<size_t>(n), static_cast<std::FILE*>(to));
+        };
+        bool written = file && stbi_write_png_to_func(put, file, w_, h_, 3, pixels_.data(), w_ * 3) != 0 &&
+                       std::fflush(file) == 0 && !std::ferror(file);
+        const int why = errno;
+        if (file) written = std::fclose(file) == 0 && written;
+        return written ? Status() : Status(Code::io_error, "'" + path + "' cannot be written: " + std::strerror(why));
     }
 
   private:
@@ -184,7 +194,7 @@ Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool
         draw(canvas, panel, plot);
         (stacked ? panel.top : panel.left) += stacked ? panel.height : panel.width;
     }
-    return canvas.write(path) ? Status() : Status(Code::io_error, "'" + path + "' cannot be written");
+    return canvas.write(path);
 }
 
 }  // namespace cli

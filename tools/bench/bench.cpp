@@ -258,8 +258,8 @@ Status run_bench(BenchOptions& o) {
     if (s.ok() && !o.mtp.empty()) s = bench_mtp(b);
     clear_progress_line();
     if (!s.ok()) return s;
-    return o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n")
-                  : print("");
+    s = o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n") : print("");
+    return s.ok() ? b.files : s;
 }
 
 }  // namespace cli

@@ -82,6 +82,8 @@ struct Bench {
 #endif
         ;
 
+    Status files;  ///< of --plot and --trace; an error is reported after what was measured
+
   private:
     bool warm_ = false;
 };

@@ -64,8 +64,9 @@ class Replay {
                 Code::unsupported,
                 "the policies did not generate the same text: drafting is not lossless on this device; please "
                 "report it");
-        if (s.ok() && !o_.trace.empty()) s = trace();
-        return s.ok() && !o_.plot.empty() ? plot() : s;
+        if (s.ok() && !o_.trace.empty()) b_.files = trace();
+        if (s.ok() && b_.files.ok() && !o_.plot.empty()) b_.files = plot();
+        return s;
     }
 
   private:

@@ -63,7 +63,8 @@ class Stack {
         clear_progress_line();
         if (!s.ok()) return s;
         report();
-        return o_.plot.empty() ? Status() : plot();
+        if (!o_.plot.empty()) b_.files = plot();
+        return {};
     }
 
   private:
