@@ -42,6 +42,11 @@ class Turns(BaseCli):
             self.assertIn(b" of 32768 tokens", r.stderr)
             self.assertNotIn(b"trained for", r.stderr)
 
+    def test_verbose_says_which_windows_a_budget_chose(self):
+        _, text = self.chat("Hi\n", "-v", "--kv-budget", "3M", "-n", 2)
+        self.assertIn("note: kv budget of 3145728 bytes", text)
+        self.assertIn("note: windows: ", text)
+
     def test_commands_without_what_they_need_say_what_that_is(self):
         for line, words in (("/think", b"expected /think on or /think off"), ("/think x", b"expected /think on"),
                             ("/edit 1 ", b"/edit has no text")):

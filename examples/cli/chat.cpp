@@ -80,7 +80,9 @@ class Chat {
         if (!s.ok()) return s;
         s = auspex::Session::create(on_.model, options).get(session_);
         if (s.ok()) s = load_session(kept_, o_.place.verbose, session_);
-        if (s.ok()) costs_.load(on_, options, session_);
+        if (!s.ok()) return s;
+        costs_.load(on_, options, session_);
+        if (o_.place.verbose || stderr_is_terminal()) tell_windows(session_.stats());
         return s;
     }
 
