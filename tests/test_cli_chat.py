@@ -26,6 +26,10 @@ class Turns(BaseCli):
         self.assertEqual(len(set(answers)), 3)
         self.assertEqual(self.chat(said, "--temp", 1.5, "-n", 16)[0], answers)
         self.assertEqual(len(set(self.chat(said, "-n", 16)[0])), 1)
+        path = os.path.join(self.folder, "a.session")
+        parts = [self.chat(line, "--temp", 1.5, "-n", 16, "--session", path)[0][0] for line in
+                 ("Hi\n", "/retry\n", "/retry\n")]
+        self.assertEqual(parts, answers)
 
     def test_answers_that_differ_in_their_tool_calls_alone_stay_as_branches(self):
         model = self.file("tools.gguf", with_template(QWEN36))

@@ -125,12 +125,12 @@ class Chat {
     Status begin() {
         forget(o_.system);
         if (kept_.exists) {
-            const Status s = read_chat_note(kept_, &request_, &branches_);
+            const Status s = read_chat_note(kept_, &request_, &branches_, &n_retry_);
             if (!s.ok()) return s;
             if (!o_.system.empty() && o_.system != system_text())
                 return Status(Code::bad_argument, "--system differs from the system message of the conversation in '" +
                                                       kept_.path + "'; leave it out, or begin another file");
-            said_ = chat_note(request_, branches_);
+            said_ = chat_note(request_, branches_, n_retry_);
         }
         if (o_.think) request_.enable_thinking = o_.think;
         if (o_.preserve_thinking) request_.preserve_thinking = o_.preserve_thinking;
@@ -140,7 +140,7 @@ class Chat {
     /// Saves the conversation if it has changed.
     Status keep() {
         if (kept_.path.empty()) return {};
-        const std::string said = chat_note(request_, branches_);
+        const std::string said = chat_note(request_, branches_, n_retry_);
         if (said == said_) return {};
         const Status s = save_session(kept_, o_.place.verbose, said, session_);
         if (s.ok()) said_ = said;
@@ -376,7 +376,7 @@ class Chat {
     CostCache costs_;
     auspex::Session session_;
     auspex::Sampling sampling_;
-    uint64_t n_retry_ = 0;
+    uint64_t n_retry_ = 0;  ///< /retry so far, also in earlier runs of the session
     auspex::ChatRequest request_;
     Branches branches_;
     SessionFlag kept_;

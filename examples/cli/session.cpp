@@ -46,7 +46,7 @@ Status find_session(SessionFlag* o) {
     const std::filesystem::path folder = native_path(o->path).parent_path();
     std::error_code error;
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
-        return Status(Code::not_found, "--session " + o->path + ": the folder '" + folder.string() +
+        return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
     if (!std::filesystem::exists(native_path(o->path), error)) return {};
     o->exists = true;
@@ -79,17 +79,18 @@ Status save_session(const SessionFlag& o, bool verbose, const std::string& note,
     return {};
 }
 
-std::string chat_note(const auspex::ChatRequest& request, const Branches& branches) {
+std::string chat_note(const auspex::ChatRequest& request, const Branches& branches, uint64_t n_retry) {
     nlohmann::ordered_json all;
     all["auspex_chat"] = 1;
     if (request.enable_thinking) all["enable_thinking"] = *request.enable_thinking;
     if (request.preserve_thinking) all["preserve_thinking"] = *request.preserve_thinking;
+    if (n_retry != 0) all["retries"] = n_retry;
     all["messages"] = messages_json(request.messages);
     for (const Messages& other : branches.others()) all["branches"].push_back({{"messages", messages_json(other)}});
     return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches) {
+Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches, uint64_t* n_retry) {
     const std::string text(reinterpret_cast<const char*>(o.file.note.data()), o.file.note.size());
     const nlohmann::json all = nlohmann::json::parse(text, nullptr, false);
     Status s = auspex::ChatRequest::from_json(text).get(*request);
@@ -101,6 +102,7 @@ Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branch
             others.push_back(std::move(other.messages));
         }
     branches->set_others(std::move(others));
+    if (s.ok() && all.contains("retries") && all["retries"].is_number_unsigned()) *n_retry = all["retries"];
     if (s.ok() && all.contains("auspex_chat")) return {};
     return Status(Code::bad_argument, "'" + o.path +
                                           "' holds no chat; continue a text with `auspex run --session`, or "
