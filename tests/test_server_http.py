@@ -86,6 +86,16 @@ class Information(BaseServer):
                 self.assertTrue(prompt.endswith(end), prompt)
                 self.assertTrue(open_prompt.endswith("assistant\n<think>\n"), open_prompt)
 
+    def test_trace_writes_a_line_for_each_cycle(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.jsonl")
+            server = Server("--trace", path, "--draft", 2)
+            self.ok(server.post("/v1/chat/completions", {**HELLO, "max_tokens": 12}))
+            self.assertEqual(server.stop()[0], 0)
+            with open(path, encoding="ascii") as f:
+                cycles = [json.loads(line) for line in f]
+            self.assertTrue(any(c["accepted"] > 0 for c in cycles), cycles)
+
     def test_page_head_and_options(self):
         page = self.server.get("/")
         self.assertIn("text/html", page.headers["content-type"])
@@ -188,6 +198,7 @@ class Access(unittest.TestCase):
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
+                               (["--ctx", "0"], "--ctx 0"), (["--trace", "/no/such/x"], "/no/such/x"),
                                (["--cache", "1K"], "--cache 1K: checkpoint_bytes is 1024"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
             free = [] if "--port" in options else ["--port", "0"]

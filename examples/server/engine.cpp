@@ -31,10 +31,11 @@ Status Engine::load() {
     if (!s.ok()) return s;
     auspex::SessionOptions& o = session_options_;
     const uint32_t trained = on_.model.info().n_context;
-    if (options_.n_context < 0 || options_.n_context > INT32_MAX)
-        return Status(Code::bad_argument, "--ctx " + std::to_string(options_.n_context) + ": expected 1 .. " +
+    const int64_t n_context = options_.n_context.value_or(std::min(trained, kContext));
+    if (n_context < 1 || n_context > INT32_MAX)
+        return Status(Code::bad_argument, "--ctx " + std::to_string(n_context) + ": expected 1 .. " +
                                               std::to_string(trained) + ", what the model was trained for");
-    o.n_context = options_.n_context ? static_cast<uint32_t>(options_.n_context) : std::min(trained, kContext);
+    o.n_context = static_cast<uint32_t>(n_context);
     o.run_ahead = 1;  // a GPU does not wait for this thread between two cycles
     if (options_.cache == "0")
         o.checkpoint_bytes = 0;
@@ -42,6 +43,7 @@ Status Engine::load() {
         s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
     if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
     if (s.ok()) s = cli::choose_window(options_.window, &o);
+    if (s.ok()) s = trace_.open(options_.draft, &o);
     if (s.ok()) s = create_session();
     if (s.text.compare(0, 16, "checkpoint_bytes") == 0) s.text = "--cache " + options_.cache + ": " + s.text;
     return s;
@@ -140,6 +142,7 @@ void Engine::work() {
     }
     lock.unlock();
     costs_.save(session_);
+    cli::report(trace_.close());
 }
 
 void Engine::tell_rows(const Generation& task) {

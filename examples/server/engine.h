@@ -6,6 +6,7 @@
 // Tests   tests/test_server_openai.py
 #pragma once
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "constraint.h"
@@ -19,8 +20,8 @@ struct EngineOptions {
     cli::PlaceOptions place;
     cli::DraftFlags draft;
     cli::WindowFlags window;
-    int64_t n_context = 0;  ///< 0: chosen
-    std::string cache;      ///< memory for checkpoints, as in 2G; empty: the library's default
+    std::optional<int64_t> n_context;  ///< rows; chosen where none are given
+    std::string cache;                 ///< memory for checkpoints, as in 2G; empty: the library's default
     size_t max_queue = 64;
     std::string script;  ///< a file for Script::load; empty: none
 };
@@ -81,6 +82,7 @@ class Engine {
     const EngineOptions options_;
     cli::Loaded on_;  ///< changed by the engine's thread, under the mutex, as is session_
     cli::CostCache costs_;
+    cli::Trace trace_;  // outlives the session, which writes to it
     auspex::SessionOptions session_options_;
     auspex::Session session_;
     Script script_;
