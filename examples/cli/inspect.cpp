@@ -170,7 +170,8 @@ std::string json_line(const ordered_json& j) {
 
 Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
     if (o.ctx && (*o.ctx < 1 || *o.ctx > INT32_MAX))
-        return Status(Code::bad_argument, "--ctx " + std::to_string(*o.ctx) + ": expected 1 or more");
+        return Status(Code::bad_argument,
+                      "--ctx " + std::to_string(*o.ctx) + ": expected 1 .. " + std::to_string(INT32_MAX));
     to->n_context = static_cast<uint32_t>(o.ctx.value_or(0));
     const Status s = choose_window(o.window, to);
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
@@ -302,8 +303,10 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
         "With --device: CPU threads");
     command->add_option("--cpu-path", o->place.cpu_path, "With --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");
-    command->add_flag("--plan", o->plan,
-                      "Instead: every byte that the model and a session take, from the file's header alone");
+    command
+        ->add_flag("--plan", o->plan,
+                   "Instead: every byte that the model and a session take, from the file's header alone")
+        ->excludes("--devices");
     add_window(*command, o->window);
     add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx,
