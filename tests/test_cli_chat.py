@@ -78,6 +78,17 @@ class Interrupt(BaseCli):
         self.assertIn(b"  1  Hi\n", r.stderr)
         self.assertNotIn(b"never said", r.stderr)
 
+    def test_ctrl_c_that_also_ends_the_writer_of_a_pipe_gives_no_result_of_half_a_text(self):
+        for command in (["tokenize"], ["render", "--messages", "-"], ["run", "--device", "cpu"]):
+            p = subprocess.Popen([BINARY, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+            p.stdin.write(b'{"messages": []}')
+            p.stdin.flush()
+            time.sleep(2)  # until it reads
+            p.send_signal(signal.SIGINT)
+            out, errors = p.communicate(timeout=120)  # closes the pipe at once
+            self.assertEqual((p.returncode, out, errors), (130, b"", b"auspex: interrupted\n"))
+
     def test_ctrl_c_at_the_prompt_leaves_also_in_a_message_of_several_lines(self):
         try:
             import pty

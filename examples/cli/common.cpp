@@ -275,7 +275,8 @@ Result<std::string> read_bytes(const std::string& path) {
     while ((n = std::fread(part, 1, sizeof part, f)) > 0) all.append(part, n);
     const int why = std::ferror(f) ? errno : 0;
     if (f != stdin) std::fclose(f);
-    if (why && interrupted()) return Status(Code::cancelled, "interrupted while reading " + name);
+    // Ctrl-C also ends the program that writes to a pipe, which then looks like the end of the text.
+    if (interrupted()) return Status(Code::cancelled, "interrupted while reading " + name);
     if (why) return Status(Code::io_error, name + ": " + std::strerror(why));
     return all;
 }
