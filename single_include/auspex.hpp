@@ -910,7 +910,7 @@ struct SessionOptions {
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
     /// docs/SPEED.md has the errors and what it costs. No effect on steps and on the CPU.
     bool exact_prompts = false;
-    Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
+    Progress progress;                              ///< in a prefill before each n_ubatch rows and at 1; in score()
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
@@ -1065,8 +1065,8 @@ class AUSPEX_API Session {
     /// cost      one step of the model where the last token was not run yet; on a GPU a copy to the host.
     Result<Span<const float>> logits();
 
-    /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
-    /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
+    /// Stops sync(), next(), move_to() and score(): a running one returns cancelled before its next step, others at
+    /// once, until cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
     ///
     /// thread    any, at any time but while the Session object itself is moved or destroyed.
     void cancel(bool on = true) noexcept;
@@ -1173,7 +1173,7 @@ class AUSPEX_API Session {
     using RowSink = std::function<void(size_t position, Span<const float> logits)>;
     /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`.
     ///
-    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids.
+    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: as sync().
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Forgets the history.
@@ -57958,11 +57958,19 @@ namespace {
 
 using namespace detail;
 
+/// Asks whether to go on, and tells the application how much of the rows is done.
+Status ask_to_go_on(const Session::Impl& s, size_t n_done, size_t n_row) {
+    const float done = static_cast<float>(n_done) / static_cast<float>(n_row);
+    if (!*s.cancel && (!s.options.progress || s.options.progress("scoring the text", done))) return {};
+    return Status(Code::cancelled, "scoring was cancelled by cancel() or the progress callback");
+}
+
 /// Passes the logits of rows first .. first + n - 1, of the last prefill step, to `sink`. `sink` may throw, because the
 /// session's state is consistent at each call.
 Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
     const Tape& trunk = s.model->plan.trunk;
     for (size_t i = 0; i < n; i += kMaxTentative) {
+        AUSPEX_TRY(ask_to_go_on(s, first + i, s.timeline.size()));
         const uint32_t k = static_cast<uint32_t>(std::min<size_t>(kMaxTentative, n - i));
         AUSPEX_TRY(s.trunk->track(s.context->head(trunk, static_cast<uint32_t>(i), k)));
         for (uint32_t j = 0; j < k; ++j) {
@@ -57979,6 +57987,7 @@ struct Teacher {
     Session::Impl& s;
     Context& context;
     Span<const Token> ids;
+    size_t n_pass, n_done = 0;  ///< passes in all, rows done in them
 
     /// Runs rows 0 .. n-1 of `tape` in steps, row p with token p + shift, and calls each(first row, rows) after every
     /// step. given: the hidden rows that an MTP block takes; null for the trunk.
@@ -57986,6 +57995,7 @@ struct Teacher {
     Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
         const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
         for (size_t p = 0; p < n; p += n_max) {
+            AUSPEX_TRY(ask_to_go_on(s, n_done, n_pass * ids.size()));
             Step step;
             step.tape = &tape;
             step.ids = ids.data() + p + shift;
@@ -57994,6 +58004,7 @@ struct Teacher {
             step.hidden = given ? given + p * s.model->plan.d_model : nullptr;
             AUSPEX_TRY(s.trunk->track(context.run(step)));
             AUSPEX_TRY(each(p, step.n_row));
+            n_done += step.n_row;
         }
         return {};
     }
@@ -58033,6 +58044,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
+    AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
     s.abandon();
@@ -58059,6 +58071,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     if (depth == 0 || depth > kMaxTentative - 1)
         return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
+    AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
     s.abandon();
@@ -58071,7 +58084,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     options.mtp_window = 0;
     std::unique_ptr<Context> context;
     AUSPEX_TRY(s.model->program->open(options).get(context));
-    score_impl::Teacher teacher{s, *context, all};
+    score_impl::Teacher teacher{s, *context, all, 1 + size_t{depth}};
     std::vector<float> hidden(all.size() * plan.d_model), next(hidden.size());
     const auto keep_trunk = [&](size_t p, uint32_t n) { return teacher.keep_hidden(plan.trunk, p, n, &hidden); };
     AUSPEX_TRY(teacher.pass(plan.trunk, 0, all.size(), nullptr, keep_trunk));
