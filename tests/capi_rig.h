@@ -8,7 +8,9 @@
 
 #include <doctest/doctest.h>
 
-namespace test {
+namespace capi_rig {
+
+using namespace test;
 
 template <class T>
 T cleared() {
@@ -67,4 +69,4 @@ struct Rig {
     }
 };
 
-}  // namespace test
+}  // namespace capi_rig

@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-using namespace test;
+using namespace capi_rig;
 
 namespace {
 

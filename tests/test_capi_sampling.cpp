@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-using namespace test;
+using namespace capi_rig;
 
 TEST_CASE("C: logits and scores are those that next() samples from, and a score may be cancelled") {
     Rig rig;
