@@ -161,7 +161,9 @@ TEST_CASE("the activations of a draft block do not overlap, also where no layer 
                 for (SlotId id : {op.in[0], op.in[1], op.out})
                     if (id != kNoSlot) placed[context->read_row(id, 0).value().data()] = id;
             const float* end = nullptr;
-            for (const auto& [at, id] : placed) {
+            for (const auto& entry : placed) {  // no binding: CAPTURE is a lambda
+                const float* const at = entry.first;
+                const SlotId id = entry.second;
                 CAPTURE(rig.plan.slot(id).name);
                 CHECK(at >= end);
                 end = at + std::min(n_row, id == tape.logits ? kMaxTentative : kMaxMtpRows) * rig.plan.slot(id).width();

@@ -239,7 +239,7 @@ TEST_CASE("the state with the lowest score is given up, a pinned one of a text i
 }
 
 TEST_CASE("a conversation that was pushed out is told so, whatever it has in common with the others") {
-    for (const size_t n_common : {0, 1, 200, 302}) {
+    for (const size_t n_common : {0u, 1u, 200u, 302u}) {
         CAPTURE(n_common);
         PrefixRig rig(options(9, 4096));
         const auto prompt = [&](int i) { return join(text(50, n_common), text(i, 600 - n_common)); };

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "session_rig.h"
 #include "tiny.h"
 

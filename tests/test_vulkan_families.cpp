@@ -161,7 +161,9 @@ TEST_CASE("the activations of a draft block do not overlap on the device, also w
                 for (SlotId id : {op.in[0], op.in[1], op.out})
                     if (id != kNoSlot && buffers.row[id].bytes != 0) placed[buffers.row[id].offset] = id;
             uint64_t end = 0;
-            for (const auto& [at, id] : placed) {
+            for (const auto& entry : placed) {  // no binding: CAPTURE is a lambda
+                const uint64_t at = entry.first;
+                const SlotId id = entry.second;
                 CAPTURE(rig.plan.slot(id).name);
                 CHECK(at >= end);
                 end = at + buffers.row[id].bytes;
