@@ -601,7 +601,7 @@ typedef struct auspex_chat_options {
     uint32_t struct_size;
     uint32_t max_tokens;             /* 0: until the model ends, or the context is full */
     const auspex_sampling* sampling; /* null: greedy */
-    const char* const* stops;        /* end the reply where its text has one, not its thinking or a call; not shown */
+    const char* const* stops;        /* end the reply, and are not shown; not looked for in thinking and calls */
     size_t n_stops;
     int32_t free_thinking;        /* 1: the grammar of `sampling` is that of the answer and begins after the thinking */
     uint32_t max_thinking_tokens; /* unless 0, the thinking is closed after so many */

@@ -265,7 +265,7 @@ class Generation::Reply {
         return s;
     }
 
-    /// Passes the parts of the reply on, up to a stop string in its text. No stop string goes over a call.
+    /// Passes the parts of the reply on, up to a stop string in its text. No stop string spans a call.
     Status tell(cli::Result<std::vector<ReplyEvent>> parsed) {
         if (!parsed.ok()) return parsed.status();
         std::vector<ReplyEvent> parts;

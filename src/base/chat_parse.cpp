@@ -168,18 +168,8 @@ ReplyStream::~ReplyStream() = default;
 ReplyStream::ReplyStream(ReplyStream&&) noexcept = default;
 ReplyStream& ReplyStream::operator=(ReplyStream&&) noexcept = default;
 
-#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-ReplyStream::ReplyStream(bool inside_thinking, const std::vector<std::string>& tools) {
-    try {
-        impl_.reset(new Impl(inside_thinking, tools));
-    } catch (...) {
-        (void)detail::status_of_exception();  // stays empty: push() says so
-    }
-}
-#else
 ReplyStream::ReplyStream(bool inside_thinking, const std::vector<std::string>& tools)
-    : impl_(new Impl(inside_thinking, tools)) {}
-#endif
+    : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(inside_thinking, tools); })) {}
 
 Result<std::vector<ReplyEvent>> ReplyStream::push(std::string_view text) AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("ReplyStream", "its constructor with arguments");

@@ -53,6 +53,14 @@ class Undo {
     bool kept_ = false;
 };
 
+/// What `make` gives, or an empty handle where there is no memory for it: for constructors, whose objects say later
+/// that they are empty.
+template <class Make>
+auto made_or_empty(Make make) -> decltype(make()) AUSPEX_BOUNDARY {
+    return make();
+}
+AUSPEX_CATCH_EMPTY
+
 /// bad_argument for a method of a handle that was never filled.
 Status empty_handle(const char* handle, const char* make);
 

@@ -296,7 +296,7 @@ class Chat {
         return part;
     }
 
-    /// Passes parts of the reply on, up to a stop string in its text. None goes over a call.
+    /// Passes parts of the reply on, up to a stop string in its text. No stop string spans a call.
     Answer say_parts(std::vector<ReplyEvent> parts) {
         std::vector<ReplyEvent> said;
         for (ReplyEvent& part : parts) {

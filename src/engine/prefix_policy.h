@@ -46,7 +46,7 @@ class UseRates {
 
 /// A pin holds for so many requests after its text was live.
 constexpr uint64_t kPinRequests = 16;
-/// No longer than its text is live where more than so many in a row were taken whose text was not asked for again.
+/// After more than so many pins in a row that no prompt came back to, a pin lasts only while its text is live.
 constexpr size_t kLonePins = 2;
 
 /// A row at which a prefill has to stop, so that its state can be kept.

@@ -332,7 +332,7 @@ void PrefixTree::set_tokens(Span<const Token> wanted, size_t same) {
 
 // ------------------------------------------------------------------------------------ forgetting
 
-/// A run of which nothing is kept and whose whole text the new one has, too, only costs time.
+/// A run without a state only costs time if the new text repeats all of it.
 void PrefixTree::forget_superseded(Token first) {
     const Span<const Token> added = Span<const Token>(live_).subspan(n_row_, live_.size() - n_row_);
     const std::vector<Run::Child> children = tree_[open_].children;

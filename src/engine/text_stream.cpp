@@ -16,18 +16,10 @@ TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
 
-#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options) {
-    try {
-        impl_.reset(new Impl{model, options, {}, detail::StopFilter(std::move(stops))});
-    } catch (...) {
-        (void)detail::status_of_exception();  // stays empty: push() says so
-    }
-}
-#else
 TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options)
-    : impl_(new Impl{model, options, {}, detail::StopFilter(std::move(stops))}) {}
-#endif
+    : impl_(detail::made_or_empty([&] {
+          return std::unique_ptr<Impl>(new Impl{model, options, {}, detail::StopFilter(std::move(stops))});
+      })) {}
 
 Result<std::string> TextStream::push(Token id) AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("TextStream", "its constructor with a Model");
@@ -59,17 +51,9 @@ StopFilter::~StopFilter() = default;
 StopFilter::StopFilter(StopFilter&&) noexcept = default;
 StopFilter& StopFilter::operator=(StopFilter&&) noexcept = default;
 
-#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-StopFilter::StopFilter(std::vector<std::string> stops) {
-    try {
-        impl_.reset(new Impl{detail::StopFilter(std::move(stops))});
-    } catch (...) {
-        (void)detail::status_of_exception();  // stays empty: push() says so
-    }
-}
-#else
-StopFilter::StopFilter(std::vector<std::string> stops) : impl_(new Impl{detail::StopFilter(std::move(stops))}) {}
-#endif
+StopFilter::StopFilter(std::vector<std::string> stops)
+    : impl_(detail::made_or_empty(
+          [&] { return std::unique_ptr<Impl>(new Impl{detail::StopFilter(std::move(stops))}); })) {}
 
 Result<std::string> StopFilter::push(std::string_view text) AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("StopFilter", "its constructor with stop strings");
