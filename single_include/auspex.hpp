@@ -11761,6 +11761,8 @@ class Trunk {
     /// The error of every call after the device was lost.
     Status alive() const;
     Context& context() { return context_; }
+    /// Asks whether to go on, and tells the application how much of n rows is done.
+    bool ask_to_go_on(const char* what, size_t n_done, size_t n) const;
 
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
@@ -54343,11 +54345,14 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
-/// Asks whether to go on, and tells the application how much of the rows begin .. end is done.
-bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+bool Trunk::ask_to_go_on(const char* what, size_t n_done, size_t n) const {
     if (*cancel_) return false;
-    return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
-                                                                             static_cast<float>(end - begin));
+    return !options_.progress || options_.progress(what, static_cast<float>(n_done) / static_cast<float>(n));
+}
+
+/// The same while the rows begin .. end are read.
+bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    return ask_to_go_on("reading the prompt", timeline_.n_row() - begin, end - begin);
 }
 
 Status Trunk::prefill(size_t n) {
@@ -57956,10 +57961,8 @@ namespace {
 
 using namespace detail;
 
-/// Asks whether to go on, and tells the application how much of the rows is done.
 Status ask_to_go_on(const Session::Impl& s, size_t n_done, size_t n_row) {
-    const float done = static_cast<float>(n_done) / static_cast<float>(n_row);
-    if (!*s.cancel && (!s.options.progress || s.options.progress("scoring the text", done))) return {};
+    if (s.trunk->ask_to_go_on("scoring the text", n_done, n_row)) return {};
     return Status(Code::cancelled, "scoring was cancelled by cancel() or the progress callback");
 }
 

@@ -15,10 +15,8 @@ namespace {
 
 using namespace detail;
 
-/// Asks whether to go on, and tells the application how much of the rows is done.
 Status ask_to_go_on(const Session::Impl& s, size_t n_done, size_t n_row) {
-    const float done = static_cast<float>(n_done) / static_cast<float>(n_row);
-    if (!*s.cancel && (!s.options.progress || s.options.progress("scoring the text", done))) return {};
+    if (s.trunk->ask_to_go_on("scoring the text", n_done, n_row)) return {};
     return Status(Code::cancelled, "scoring was cancelled by cancel() or the progress callback");
 }
 

@@ -88,11 +88,14 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
-/// Asks whether to go on, and tells the application how much of the rows begin .. end is done.
-bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+bool Trunk::ask_to_go_on(const char* what, size_t n_done, size_t n) const {
     if (*cancel_) return false;
-    return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
-                                                                             static_cast<float>(end - begin));
+    return !options_.progress || options_.progress(what, static_cast<float>(n_done) / static_cast<float>(n));
+}
+
+/// The same while the rows begin .. end are read.
+bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    return ask_to_go_on("reading the prompt", timeline_.n_row() - begin, end - begin);
 }
 
 Status Trunk::prefill(size_t n) {

@@ -126,6 +126,8 @@ class Trunk {
     /// The error of every call after the device was lost.
     Status alive() const;
     Context& context() { return context_; }
+    /// Asks whether to go on, and tells the application how much of n rows is done.
+    bool ask_to_go_on(const char* what, size_t n_done, size_t n) const;
 
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
