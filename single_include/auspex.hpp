@@ -925,9 +925,9 @@ struct SessionOptions {
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
-    /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
-    /// Sampling pays for computing the history again. No effect on the text or on the CPU, nor while there is a
-    /// constraint or lookup finds drafts.
+    /// stops at an end token or a full context by itself. A caller who stops elsewhere computes rows again: those since
+    /// the last checkpoint for another text, all of the history for another Sampling. No effect on the text or on the
+    /// CPU, nor while there is a constraint or lookup finds drafts.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -1053,7 +1053,8 @@ class AUSPEX_API Session {
     ///           constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
     ///           before the call; move_to() goes on with it.
-    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text.
+    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text, and every 512
+    ///           tokens the record of a checkpoint, whose bytes have their place.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
     /// The logits of the token after the history, before bias and penalties, for applications that sample by
@@ -10885,6 +10886,8 @@ namespace detail {
 
 /// A prefill stops by itself only at multiples of this many rows, and rows are parked in blocks of as many.
 constexpr uint32_t kPrefixGrid = 64;
+/// Rows between two states within a generated text.
+constexpr uint32_t kReplyStride = 512;
 
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over
@@ -10901,8 +10904,9 @@ enum class StateKind : uint8_t {
     edited,          ///< above the row at which the live text was changed
     junction,
     stride,
+    reply,  ///< within a generated text, until the next prompt: for a reply that is cut
 };
-constexpr size_t kStateKinds = 7;
+constexpr size_t kStateKinds = 8;
 const char* state_kind_name(StateKind kind);
 
 /// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
@@ -10976,7 +10980,8 @@ size_t max_states(PrefixPolicy policy);
 //   host      | kept states | blocks of parked rows |  <= budget_bytes at every moment
 //
 // Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
-// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true).
+// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true); where that ends at
+// next_reply_row(), keep_reply().
 
 
 namespace auspex {
@@ -10990,6 +10995,7 @@ struct PrefixOptions {
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
     uint64_t page_bytes = 1;    ///< states and blocks of rows take whole pages; a power of two
     size_t grid = kPrefixGrid;  ///< of stops that the caller did not name, and of parked blocks
+    size_t reply_stride = kReplyStride;
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -11067,6 +11073,14 @@ class PrefixTree {
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
     /// were generated. Never allocates between stops.
     void computed(size_t n, bool decoded = false);
+    /// The row above `row` at which keep_reply() is due; SIZE_MAX if none is.
+    size_t next_reply_row(size_t row) const;
+    /// Keeps the live state, which lies within a generated text. The text has to stop at these rows whatever it drafts,
+    /// and none takes another's place while there is room: what a prompt that cuts the text goes back to, and so its
+    /// bits, must not depend on how far the text was computed beyond.
+    void keep_reply();
+    /// For tests: other than PrefixOptions says.
+    void set_reply_stride(size_t n) { options_.reply_stride = n; }
     /// One more token, not computed yet. Never allocates.
     void append(Token id) { live_.push_back(id); }
     /// Drops the tokens from n on; none of them may be computed.
@@ -11197,6 +11211,7 @@ class PrefixTree {
     void take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy);
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
+    void drop_replies(size_t above);
     void remove_state(uint32_t i);
     void give_up(uint32_t i);
     void drop_states_above(RunId id, size_t row);
@@ -11242,6 +11257,7 @@ class PrefixTree {
     bool is_open_ = false;   ///< closed only within sync()
     bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
+    size_t reply_base_ = 0;  ///< from here on the live text is generated
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;
     std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring
@@ -11612,10 +11628,16 @@ class DepthControl {
     /// The MTP block's cache must not fall behind: drafts may follow soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
 
-    /// What the next cycle does: how many tokens to draft, and whether an acceptance probe comes before it.
-    /// n_token: tokens that it will see; usable: bit g: depth g can run without waiting for kernels to be built;
-    /// can_draft: the session has a draft source. `cycle` gets what the decision is based on.
-    Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
+    /// What is known of the next cycle.
+    struct Next {
+        size_t n_token;   ///< that it will see
+        size_t n_row;     ///< that it may run, at least 1
+        uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
+        bool can_draft;   ///< the session has a draft source
+    };
+    /// What it does: how many tokens to draft, and whether an acceptance probe comes before it. `cycle` gets what the
+    /// decision is based on.
+    Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
     /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have
@@ -11721,6 +11743,12 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
+    /// How many rows more a generated text may get, at least 1: it stops where its state is to be kept.
+    size_t rows_to_stop() const { return tree_->next_reply_row(timeline_.n_row()) - timeline_.n_row(); }
+    /// Whether it has stopped there.
+    bool must_keep_reply() const;
+    /// Keeps that state. Before a cycle, not while one is queued.
+    Status keep_reply();
     /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
     /// row, or empty.
     void restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans, std::vector<float> logits);
@@ -12063,6 +12091,7 @@ class DeviceDecoder : public Decoder {
     void cut(size_t n_kept);
     void ran(size_t n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
+    size_t rows_queued() const;
     uint32_t likely_depth(uint32_t depth) const;
     DraftCycle measure(const Cycle& c, double* us);
 
@@ -52637,7 +52666,8 @@ constexpr size_t kNearStride = 4096;  // the first distance from the prompt's en
 constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
-constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
+constexpr double kReplyWeight = 1.0 / 16;  // it is dropped with the next prompt: others would go for good
+constexpr double kRateWindow = 32;         // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
 
@@ -52662,7 +52692,7 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 
 const char* state_kind_name(StateKind kind) {
     static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
-                                             "edited",     "junction", "stride"};
+                                             "edited",     "junction", "stride",         "reply"};
     return kNames[static_cast<size_t>(kind)];
 }
 
@@ -52703,7 +52733,8 @@ double state_score(PrefixPolicy policy, const StateWorth& worth) {
     using namespace prefix_policy_impl;
     const double recent = 1.0 / static_cast<double>(1 + worth.age);
     if (policy != PrefixPolicy::by_score) return recent;
-    const double rows = static_cast<double>(worth.gap) * worth.use_rate * (worth.is_tip ? kTipWeight : 1);
+    const double weight = worth.kind == StateKind::reply ? kReplyWeight : worth.is_tip ? kTipWeight : 1;
+    const double rows = static_cast<double>(worth.gap) * worth.use_rate * weight;
     const double left = 1.0 / static_cast<double>(1 + worth.path_age);
     return rows * recent * left / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
 }
@@ -52751,7 +52782,7 @@ void PrefixTree::start_over() {
     live_.clear();
     stops_.clear();
     left_.clear();
-    i_stop_ = i_left_ = n_row_ = n_state_ = 0;
+    i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = 0;
     held_ = claimed_ = pending_states_ = credit_ = 0;
     n_lone_pin_ = 0;
     locked_ = kNoState;
@@ -52912,6 +52943,27 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
+}
+
+size_t PrefixTree::next_reply_row(size_t row) const {
+    if (!can_keep() || options_.policy != PrefixPolicy::by_score) return SIZE_MAX;
+    const size_t n = row > reply_base_ ? (row - reply_base_) / options_.reply_stride : 0;
+    return reply_base_ + (n + 1) * options_.reply_stride;
+}
+
+void PrefixTree::keep_reply() {
+    changing_ = true;
+    keep_here(StateKind::reply, false);
+    changing_ = false;
+}
+
+/// Drops the states within generated parts of the live run that lie above a row, but not one about to be loaded.
+void PrefixTree::drop_replies(size_t above) {
+    const std::vector<uint32_t> on = tree_[live_end()].states;
+    for (const uint32_t i : on) {
+        const State& s = states_[i];
+        if (s.kind == StateKind::reply && s.row > above && s.row != n_row_ && i != locked_) remove_state(i);
+    }
 }
 
 bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {
@@ -53310,6 +53362,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     set_tokens(wanted, same);
     open_live(found.row < live_.size() ? live_[found.row] : -1);
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
+    reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
     forget_unused();
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
@@ -53435,6 +53488,7 @@ void PrefixTree::close_live() {
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
     if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
+    drop_replies(edited ? report.diverged_at : 0);  // the state at the tip is worth more without them
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
             if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;
@@ -54199,18 +54253,22 @@ namespace detail {
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
     : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
 
-Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle) {
+Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
     *cycle = DraftCycle();
-    const uint32_t context = static_cast<uint32_t>(n_token);
+    const uint32_t context = static_cast<uint32_t>(next.n_token);
     const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
     Decision d;
-    if (!can_draft)
+    if (!next.can_draft)
         control.fixed(0, context);
     else if (depth_ < 0)
-        d = control.next(context, usable);
+        d = control.next(context, next.usable);
     else
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
     d.depth = std::min(d.depth, room);
+    if (d.depth >= next.n_row) {
+        d.depth = static_cast<uint32_t>(next.n_row) - 1;
+        while (!(next.usable >> d.depth & 1)) --d.depth;
+    }
     if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
     control.explain(cycle);
     cycle->chosen = d.depth;
@@ -54416,6 +54474,18 @@ void Trunk::ran_on_device(size_t n) {
 void Trunk::begin_device_loop() {
     timeline_.close_step();
     at_ = LogitsAt::nowhere;
+}
+
+bool Trunk::must_keep_reply() const {
+    const size_t n = timeline_.n_row();
+    return n > tree_->n_row() && tree_->next_reply_row(n - 1) == n;
+}
+
+Status Trunk::keep_reply() {
+    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    follow();
+    tree_->keep_reply();
+    return {};
 }
 
 void Trunk::step_back(size_t n) {
@@ -55043,8 +55113,9 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
 
 Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
     const size_t size = p_.timeline.size();  // all rows but the last are computed
+    if (p_.trunk.must_keep_reply()) AUSPEX_TRY(p_.trunk.keep_reply());
     DraftCycle seen;
-    const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
+    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft()}, &seen);
     p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
     p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
@@ -55154,6 +55225,13 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
     return true;
 }
 
+/// Rows that the queued cycles make at most.
+size_t DeviceDecoder::rows_queued() const {
+    size_t n = 0;
+    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
+    return n;
+}
+
 /// The passes of a cycle are recorded: all of its drafts cost time, also those after an unlikely one. So it is queued
 /// for one draft more than the cycles before it had.
 uint32_t DeviceDecoder::likely_depth(uint32_t depth) const {
@@ -55167,8 +55245,14 @@ uint32_t DeviceDecoder::likely_depth(uint32_t depth) const {
 /// where draining for a change of course brought tokens that end the text.
 Status DeviceDecoder::queue(const Sampling& sampling) {
     using namespace device_decoder_impl;
+    if (n_queued_ == 0 && p_.trunk.must_keep_reply()) {
+        AUSPEX_TRY(drain());
+        AUSPEX_TRY(p_.trunk.keep_reply());
+    }
     DraftCycle cycle;
-    const Decision d = p_.depth.decide(p_.timeline.size() + n_queued_, usable_depths(), p_.can_draft(), &cycle);
+    const Decision d = p_.depth.decide(
+        {p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(), usable_depths(), p_.can_draft()},
+        &cycle);
     n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
     const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
@@ -55213,9 +55297,13 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     return {};
 }
 
-/// The next cycle's drafts may come from the text: it is not queued before the tokens in flight are known.
+/// The next cycle is not queued before the tokens in flight are known where it may go beyond the row at which the text
+/// stops, or have drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
-    if (n_queued_ == 0 || !p_.sources.text || !p_.depth.wants_drafts()) return false;
+    if (n_queued_ == 0) return false;
+    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
+    if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
+    if (!p_.sources.text || !p_.depth.wants_drafts()) return false;
     if (n_given_ > 0) return true;
     uint32_t n_found = 0;
     AUSPEX_TRY(host_.guess_from_text(1, sampling).get(n_found));
@@ -56311,7 +56399,7 @@ class FileSaver {
         if (s_.cache.on()) list_rows(PartKind::draft_rows, s_.context->kv_row_bytes(StatePart::draft));
         const std::vector<PrefixTree::LiveState> kept = s_.tree->live_states();
         for (size_t i = kept.size() - std::min(kept.size(), kMaxKept); i < kept.size(); ++i) {
-            if (!s_.store->is_whole(kept[i].item)) continue;
+            if (kept[i].kind == StateKind::reply || !s_.store->is_whole(kept[i].item)) continue;
             const StatePartHead head = head_of(kept[i].row, s_.store->facts(kept[i].item));
             Wanted& w = add(PartKind::kept_state, kept[i].row, 1, state_part_bytes(head.head), true,
                             s_.store->serial(kept[i].item));

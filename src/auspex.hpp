@@ -921,9 +921,9 @@ struct SessionOptions {
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
-    /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
-    /// Sampling pays for computing the history again. No effect on the text or on the CPU, nor while there is a
-    /// constraint or lookup finds drafts.
+    /// stops at an end token or a full context by itself. A caller who stops elsewhere computes rows again: those since
+    /// the last checkpoint for another text, all of the history for another Sampling. No effect on the text or on the
+    /// CPU, nor while there is a constraint or lookup finds drafts.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -1049,7 +1049,8 @@ class AUSPEX_API Session {
     ///           constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
     ///           before the call; move_to() goes on with it.
-    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text.
+    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text, and every 512
+    ///           tokens the record of a checkpoint, whose bytes have their place.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
     /// The logits of the token after the history, before bias and penalties, for applications that sample by

@@ -37,6 +37,7 @@ class SyncScripts {
     uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0,
              n_fork = 0, n_move = 0, n_file = 0, n_switch = 0, n_logit = 0, n_evict = 0;
     uint64_t n_resumed = 0;  ///< syncs that went back to a checkpoint
+    uint64_t n_reply = 0;    ///< checkpoints within generated texts, counted at each sync
 
   private:
     using Token = auspex::Token;
@@ -60,6 +61,7 @@ class SyncScripts {
         o.draft.source = kSources[random_.below(5)];
         o.draft.depth = static_cast<int>(random_.below(5)) - 1;
         if (ahead_) o.run_ahead = random_.below(4);
+        reply_stride_ = 1 + random_.below(8);
         o.progress = [this](const char*, float) { return n_call_++ != stop_at_; };
         plain.checkpoint_bytes = 0;
         Status s = Session::create(model_, plain).get(b_);
@@ -132,6 +134,8 @@ class SyncScripts {
             mark = {random_.below(static_cast<uint32_t>(wanted.size() + 1)), random_.below(3) == 0};
         auspex::SyncReport report;
         a_.impl()->tree->on_evict = [this](uint32_t) { ++n_evict; };  // a fork or a move made another tree
+        a_.impl()->tree->set_reply_stride(reply_stride_);
+        for (const auto& state : a_.impl()->tree->states()) n_reply += state.kind == auspex::detail::StateKind::reply;
         const auspex::Status s = a_.sync(wanted, marks).get(report);
         stop_at_ = ~0u;
         using auspex::SyncReason;
@@ -269,7 +273,7 @@ class SyncScripts {
             sampling.seed = random_.below(4);
         }
         std::vector<Token> want(a_.history().begin(), a_.history().end());
-        const size_t first = want.size(), n = 1 + random_.below(6);
+        const size_t first = want.size(), n = 1 + random_.below(random_.below(4) == 0 ? 30 : 6);
         log_ += detail::say("next ", first, " ");
         if (first == 0) return {};
         bool began_decoding = false;
@@ -337,6 +341,7 @@ class SyncScripts {
     Random random_;
     bool ahead_;
     uint32_t n_step_;
+    size_t reply_stride_ = 0;
     bool branches_ = false, windows_ = false;
     Session a_, b_;  ///< under test; plain
     std::vector<auspex::Snapshot> saved_;

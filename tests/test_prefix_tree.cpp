@@ -320,6 +320,73 @@ TEST_CASE("decoding a row allocates nothing") {
 
 namespace {
 
+/// A prompt of 300 rows, and a reply to it of n.
+void reply(PrefixRig& rig, size_t n) {
+    rig.sync(text(1, 300), {{290, false}});
+    for (const Token id : text(2, n)) rig.generate(id);
+}
+
+/// Rows of the states within generated texts.
+std::vector<size_t> reply_rows(const PrefixRig& rig) {
+    std::vector<size_t> rows;
+    for (const PrefixTree::StateInfo& s : rig.tree.states())
+        if (s.kind == StateKind::reply) rows.push_back(s.row);
+    std::sort(rows.begin(), rows.end());
+    return rows;
+}
+
+}  // namespace
+
+TEST_CASE("states within a reply: a prompt that cuts the reply goes back to the last one before the cut") {
+    PrefixRig brief(options(8)), rig(options(8));
+    reply(brief, 500);
+    CHECK(reply_rows(brief).empty());
+    reply(rig, 1600);
+    CHECK(reply_rows(rig) == std::vector<size_t>{832, 1344, 1856});
+    const std::vector<Token> said(rig.tree.tokens().begin(), rig.tree.tokens().end());
+    rig.sync(join(first(said, 1500), text(3, 10)));
+    CHECK(rig.report.checkpoint_row == 1344);
+    CHECK(rig.report.reason == SyncReason::checkpoint);
+    CHECK(reply_rows(rig) == std::vector<size_t>{832, 1344});
+    rig.sync(join(first(said, 1000), text(4, 10)));
+    CHECK(rig.report.checkpoint_row == 832);
+}
+
+TEST_CASE("states within a reply go when a prompt goes on from its end, or elsewhere, or below them") {
+    for (const size_t n : {1500, 310, 0}) {
+        CAPTURE(n);
+        PrefixRig rig(options(8));
+        reply(rig, 1200);
+        CHECK(reply_rows(rig) == std::vector<size_t>{832, 1344});
+        rig.sync(join(first({rig.tree.tokens().begin(), rig.tree.tokens().end()}, n), text(3, 10)));
+        CHECK(reply_rows(rig).empty());
+    }
+}
+
+TEST_CASE("states within a reply take each other's places before those of others") {
+    PrefixRig rig(options(4));
+    rig.sync(text(1, 300), {{150, true}, {290, false}});
+    for (const Token id : text(2, 1700)) rig.generate(id);
+    CHECK(reply_rows(rig).size() == 2);
+    CHECK(reply_rows(rig).back() == 1856);
+    CHECK(rig.tree.states().size() == 4);
+}
+
+TEST_CASE("without checkpoints, and by the stride policy, nothing is kept within a reply") {
+    PrefixOptions o = options(8);
+    o.policy = PrefixPolicy::stride;
+    CHECK(PrefixRig(o).tree.next_reply_row(700) == SIZE_MAX);
+    CHECK(PrefixRig(options(0)).tree.next_reply_row(700) == SIZE_MAX);
+    CHECK(PrefixRig(options(1)).tree.next_reply_row(700) == 1024);
+    // A new one is given up before others that are of use.
+    PrefixRig rig(options(1));
+    reply(rig, 1000);
+    CHECK(reply_rows(rig).empty());
+    CHECK(rig.tree.states().size() == 1);
+}
+
+namespace {
+
 /// A random conversation tree: prompts that extend, edit and switch between earlier ones.
 class Script {
   public:
@@ -373,6 +440,7 @@ PrefixOptions random_options(test::Random& random) {
     PrefixOptions o = options(random.below(20), 512 + random.below(600));
     o.budget_bytes += random.below(1000);
     o.grid = random.below(2) == 0 ? 16 : 64;
+    o.reply_stride = 1 + random.below(40);
     o.policy = random.below(5) == 0 ? PrefixPolicy::stride : PrefixPolicy::by_score;
     return o;
 }

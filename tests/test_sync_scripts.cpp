@@ -22,6 +22,7 @@ TEST_CASE(
     CHECK(scripts.n_accepted > 0);
     CHECK(scripts.n_switch > 3);
     CHECK(scripts.n_resumed > 10);
+    CHECK(scripts.n_reply > 20);
     CHECK(scripts.n_logit > 50);
 }
 

@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
     count_of(scripts.n_move, "moves");
     count_of(scripts.n_file, "files");
     count_of(scripts.n_resumed, "times back to a checkpoint");
+    count_of(scripts.n_reply, "checkpoints within a reply");
     count_of(scripts.n_evict, "checkpoints given up");
     count_of(scripts.n_logit, "logits");
     count_of(scripts.n_state, "states compared");

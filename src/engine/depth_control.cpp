@@ -9,18 +9,22 @@ namespace detail {
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
     : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
 
-Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle) {
+Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
     *cycle = DraftCycle();
-    const uint32_t context = static_cast<uint32_t>(n_token);
+    const uint32_t context = static_cast<uint32_t>(next.n_token);
     const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
     Decision d;
-    if (!can_draft)
+    if (!next.can_draft)
         control.fixed(0, context);
     else if (depth_ < 0)
-        d = control.next(context, usable);
+        d = control.next(context, next.usable);
     else
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
     d.depth = std::min(d.depth, room);
+    if (d.depth >= next.n_row) {
+        d.depth = static_cast<uint32_t>(next.n_row) - 1;
+        while (!(next.usable >> d.depth & 1)) --d.depth;
+    }
     if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
     control.explain(cycle);
     cycle->chosen = d.depth;

@@ -26,10 +26,16 @@ class DepthControl {
     /// The MTP block's cache must not fall behind: drafts may follow soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
 
-    /// What the next cycle does: how many tokens to draft, and whether an acceptance probe comes before it.
-    /// n_token: tokens that it will see; usable: bit g: depth g can run without waiting for kernels to be built;
-    /// can_draft: the session has a draft source. `cycle` gets what the decision is based on.
-    Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
+    /// What is known of the next cycle.
+    struct Next {
+        size_t n_token;   ///< that it will see
+        size_t n_row;     ///< that it may run, at least 1
+        uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
+        bool can_draft;   ///< the session has a draft source
+    };
+    /// What it does: how many tokens to draft, and whether an acceptance probe comes before it. `cycle` gets what the
+    /// decision is based on.
+    Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
     /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have

@@ -65,6 +65,13 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
     return true;
 }
 
+/// Rows that the queued cycles make at most.
+size_t DeviceDecoder::rows_queued() const {
+    size_t n = 0;
+    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
+    return n;
+}
+
 /// The passes of a cycle are recorded: all of its drafts cost time, also those after an unlikely one. So it is queued
 /// for one draft more than the cycles before it had.
 uint32_t DeviceDecoder::likely_depth(uint32_t depth) const {
@@ -78,8 +85,14 @@ uint32_t DeviceDecoder::likely_depth(uint32_t depth) const {
 /// where draining for a change of course brought tokens that end the text.
 Status DeviceDecoder::queue(const Sampling& sampling) {
     using namespace device_decoder_impl;
+    if (n_queued_ == 0 && p_.trunk.must_keep_reply()) {
+        AUSPEX_TRY(drain());
+        AUSPEX_TRY(p_.trunk.keep_reply());
+    }
     DraftCycle cycle;
-    const Decision d = p_.depth.decide(p_.timeline.size() + n_queued_, usable_depths(), p_.can_draft(), &cycle);
+    const Decision d = p_.depth.decide(
+        {p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(), usable_depths(), p_.can_draft()},
+        &cycle);
     n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
     const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
@@ -124,9 +137,13 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     return {};
 }
 
-/// The next cycle's drafts may come from the text: it is not queued before the tokens in flight are known.
+/// The next cycle is not queued before the tokens in flight are known where it may go beyond the row at which the text
+/// stops, or have drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
-    if (n_queued_ == 0 || !p_.sources.text || !p_.depth.wants_drafts()) return false;
+    if (n_queued_ == 0) return false;
+    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
+    if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
+    if (!p_.sources.text || !p_.depth.wants_drafts()) return false;
     if (n_given_ > 0) return true;
     uint32_t n_found = 0;
     AUSPEX_TRY(host_.guess_from_text(1, sampling).get(n_found));

@@ -40,6 +40,7 @@ class DeviceDecoder : public Decoder {
     void cut(size_t n_kept);
     void ran(size_t n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
+    size_t rows_queued() const;
     uint32_t likely_depth(uint32_t depth) const;
     DraftCycle measure(const Cycle& c, double* us);
 

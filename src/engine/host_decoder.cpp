@@ -76,8 +76,9 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
 
 Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
     const size_t size = p_.timeline.size();  // all rows but the last are computed
+    if (p_.trunk.must_keep_reply()) AUSPEX_TRY(p_.trunk.keep_reply());
     DraftCycle seen;
-    const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
+    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft()}, &seen);
     p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
     p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {

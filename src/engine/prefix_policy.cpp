@@ -13,7 +13,8 @@ constexpr size_t kNearStride = 4096;  // the first distance from the prompt's en
 constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
-constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
+constexpr double kReplyWeight = 1.0 / 16;  // it is dropped with the next prompt: others would go for good
+constexpr double kRateWindow = 32;         // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
 
@@ -38,7 +39,7 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 
 const char* state_kind_name(StateKind kind) {
     static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
-                                             "edited",     "junction", "stride"};
+                                             "edited",     "junction", "stride",         "reply"};
     return kNames[static_cast<size_t>(kind)];
 }
 
@@ -79,7 +80,8 @@ double state_score(PrefixPolicy policy, const StateWorth& worth) {
     using namespace prefix_policy_impl;
     const double recent = 1.0 / static_cast<double>(1 + worth.age);
     if (policy != PrefixPolicy::by_score) return recent;
-    const double rows = static_cast<double>(worth.gap) * worth.use_rate * (worth.is_tip ? kTipWeight : 1);
+    const double weight = worth.kind == StateKind::reply ? kReplyWeight : worth.is_tip ? kTipWeight : 1;
+    const double rows = static_cast<double>(worth.gap) * worth.use_rate * weight;
     const double left = 1.0 / static_cast<double>(1 + worth.path_age);
     return rows * recent * left / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
 }

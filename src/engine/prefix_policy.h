@@ -12,6 +12,8 @@ namespace detail {
 
 /// A prefill stops by itself only at multiples of this many rows, and rows are parked in blocks of as many.
 constexpr uint32_t kPrefixGrid = 64;
+/// Rows between two states within a generated text.
+constexpr uint32_t kReplyStride = 512;
 
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over
@@ -28,8 +30,9 @@ enum class StateKind : uint8_t {
     edited,          ///< above the row at which the live text was changed
     junction,
     stride,
+    reply,  ///< within a generated text, until the next prompt: for a reply that is cut
 };
-constexpr size_t kStateKinds = 7;
+constexpr size_t kStateKinds = 8;
 const char* state_kind_name(StateKind kind);
 
 /// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template

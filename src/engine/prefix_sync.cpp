@@ -47,6 +47,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     set_tokens(wanted, same);
     open_live(found.row < live_.size() ? live_[found.row] : -1);
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
+    reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
     forget_unused();
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
@@ -172,6 +173,7 @@ void PrefixTree::close_live() {
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
     if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
+    drop_replies(edited ? report.diverged_at : 0);  // the state at the tip is worth more without them
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
             if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;

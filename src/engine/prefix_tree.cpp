@@ -34,7 +34,7 @@ void PrefixTree::start_over() {
     live_.clear();
     stops_.clear();
     left_.clear();
-    i_stop_ = i_left_ = n_row_ = n_state_ = 0;
+    i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = 0;
     held_ = claimed_ = pending_states_ = credit_ = 0;
     n_lone_pin_ = 0;
     locked_ = kNoState;
@@ -195,6 +195,27 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
+}
+
+size_t PrefixTree::next_reply_row(size_t row) const {
+    if (!can_keep() || options_.policy != PrefixPolicy::by_score) return SIZE_MAX;
+    const size_t n = row > reply_base_ ? (row - reply_base_) / options_.reply_stride : 0;
+    return reply_base_ + (n + 1) * options_.reply_stride;
+}
+
+void PrefixTree::keep_reply() {
+    changing_ = true;
+    keep_here(StateKind::reply, false);
+    changing_ = false;
+}
+
+/// Drops the states within generated parts of the live run that lie above a row, but not one about to be loaded.
+void PrefixTree::drop_replies(size_t above) {
+    const std::vector<uint32_t> on = tree_[live_end()].states;
+    for (const uint32_t i : on) {
+        const State& s = states_[i];
+        if (s.kind == StateKind::reply && s.row > above && s.row != n_row_ && i != locked_) remove_state(i);
+    }
 }
 
 bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {

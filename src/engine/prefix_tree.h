@@ -15,7 +15,8 @@
 //   host      | kept states | blocks of parked rows |  <= budget_bytes at every moment
 //
 // Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
-// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true).
+// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true); where that ends at
+// next_reply_row(), keep_reply().
 #pragma once
 #include "prefix_policy.h"
 #include "run_tree.h"
@@ -33,6 +34,7 @@ struct PrefixOptions {
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
     uint64_t page_bytes = 1;    ///< states and blocks of rows take whole pages; a power of two
     size_t grid = kPrefixGrid;  ///< of stops that the caller did not name, and of parked blocks
+    size_t reply_stride = kReplyStride;
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -110,6 +112,14 @@ class PrefixTree {
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
     /// were generated. Never allocates between stops.
     void computed(size_t n, bool decoded = false);
+    /// The row above `row` at which keep_reply() is due; SIZE_MAX if none is.
+    size_t next_reply_row(size_t row) const;
+    /// Keeps the live state, which lies within a generated text. The text has to stop at these rows whatever it drafts,
+    /// and none takes another's place while there is room: what a prompt that cuts the text goes back to, and so its
+    /// bits, must not depend on how far the text was computed beyond.
+    void keep_reply();
+    /// For tests: other than PrefixOptions says.
+    void set_reply_stride(size_t n) { options_.reply_stride = n; }
     /// One more token, not computed yet. Never allocates.
     void append(Token id) { live_.push_back(id); }
     /// Drops the tokens from n on; none of them may be computed.
@@ -240,6 +250,7 @@ class PrefixTree {
     void take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy);
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
+    void drop_replies(size_t above);
     void remove_state(uint32_t i);
     void give_up(uint32_t i);
     void drop_states_above(RunId id, size_t row);
@@ -285,6 +296,7 @@ class PrefixTree {
     bool is_open_ = false;   ///< closed only within sync()
     bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
+    size_t reply_base_ = 0;  ///< from here on the live text is generated
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;
     std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring

@@ -161,6 +161,18 @@ void Trunk::begin_device_loop() {
     at_ = LogitsAt::nowhere;
 }
 
+bool Trunk::must_keep_reply() const {
+    const size_t n = timeline_.n_row();
+    return n > tree_->n_row() && tree_->next_reply_row(n - 1) == n;
+}
+
+Status Trunk::keep_reply() {
+    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    follow();
+    tree_->keep_reply();
+    return {};
+}
+
 void Trunk::step_back(size_t n) {
     const size_t first = timeline_.step_first();
     shorten_tree(n);

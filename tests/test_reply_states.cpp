@@ -1,0 +1,94 @@
+// States that are kept within a generated text: a prompt that cuts the reply computes little, and its text does not
+// depend on how the reply was drafted.
+#include "draft_sources.h"
+#include "session_rig.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace test_reply_states {
+
+constexpr size_t kPrompt = 60, kStride = 16;  // of the first reply, states at rows 64 + 16, 64 + 32, ..
+
+SessionOptions options_of(Draft source, int depth, uint32_t run_ahead) {
+    SessionOptions o;
+    o.n_context = 512;
+    o.n_ubatch = 64;
+    o.draft.source = source;
+    o.draft.depth = depth;
+    o.run_ahead = run_ahead;
+    return o;
+}
+
+struct Said {
+    std::vector<Token> tokens;
+    std::vector<size_t> bases, computed;  ///< of the prompts that cut a reply
+    bool operator==(const Said& other) const {
+        return tokens == other.tokens && bases == other.bases && computed == other.computed;
+    }
+};
+
+/// A conversation whose replies are cut, each some tokens before the end that the session had come to.
+Said talk(Session& session, const Sampling& sampling) {
+    session.impl()->tree->set_reply_stride(kStride);
+    Said said;
+    std::vector<Token> prompt = tiny_ids(kPrompt, 31);
+    sync(session, prompt, {{50, false}});
+    const size_t n_reply[] = {90, 85, 71}, n_cut[] = {20, 12, 30};
+    for (size_t i = 0; i < 3; ++i) {
+        grow(session, prompt.size() + n_reply[i], sampling);
+        prompt = join(history(session, prompt.size() + n_reply[i] - n_cut[i]), tiny_ids(5, 40 + i));
+        const SyncReport r = sync(session, prompt, {{prompt.size() - 2, false}});
+        said.bases.push_back(r.checkpoint_row);
+        said.computed.push_back(r.rows_computed);
+    }
+    grow(session, prompt.size() + 30, sampling);
+    said.tokens = history(session, prompt.size() + 30);
+    return said;
+}
+
+void check(const Model& model, std::vector<uint32_t> run_aheads) {
+    const uint32_t n_vocab = model.info().n_vocab;
+    for (const float temperature : {0.0f, 1.0f}) {
+        Sampling sampling;
+        sampling.temperature = temperature;
+        sampling.seed = 5;
+        Session off = open(model, options_of(Draft::off, 0, 0));
+        const Said plain = talk(off, sampling);
+        CHECK(plain.bases == std::vector<size_t>{128, 208, 213 - 2});
+        CHECK(plain.computed == std::vector<size_t>{7, 5, 48});
+        for (const uint32_t run_ahead : run_aheads)
+            for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
+                CAPTURE(temperature);
+                CAPTURE(run_ahead);
+                CAPTURE(static_cast<int>(source));
+                Session session = open(model, options_of(source, source == Draft::off ? 0 : 5, run_ahead));
+                if (source == Draft::lookup) session.impl()->sources.text.reset(new Teacher(plain.tokens, n_vocab, 3));
+                const Said drafted = talk(session, sampling);
+                CHECK(drafted.tokens == plain.tokens);
+                CHECK(drafted.bases == plain.bases);
+                CHECK(drafted.computed == plain.computed);
+                if (source == Draft::lookup) CHECK(session.stats().accepted[0] > 10);
+            }
+    }
+}
+
+}  // namespace test_reply_states
+
+using namespace test_reply_states;
+
+TEST_CASE("a prompt that cuts a reply goes back to a state within it, whatever drafted the reply") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    check(load_model(cpu_device(), bytes), {0});
+}
+
+#ifndef AUSPEX_NO_VULKAN
+TEST_CASE("a prompt that cuts a reply goes back to a state within it, in the device loop too") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    check(load_model(device, bytes), {0, 2});
+}
+#endif
