@@ -125,6 +125,21 @@ class Information(BaseServer):
                 self.assertEqual(answer.count(b"200 OK"), 1)
 
 
+    def test_a_client_that_leaves_after_further_bytes_is_missed(self):
+        no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
+        body = {"prompt": "word", "max_tokens": 1500, "temperature": 2, "seed": 1, "logit_bias": no_end}
+        n_before = self.server.metric("llamacpp:tokens_predicted_total")
+        for shut in (False, True):
+            with self.server.open_stream("/v1/completions", body) as s:
+                s.recv(1)
+                s.sendall(b"\r\n")
+                time.sleep(0.05)
+                if shut:
+                    s.shutdown(socket.SHUT_WR)
+                    self.server.wait_idle()
+            self.server.wait_idle()
+        self.assertLess(self.server.metric("llamacpp:tokens_predicted_total") - n_before, 1500)
+
     def test_http_1_0_has_no_chunks(self):
         body = json.dumps({**HELLO, "stream": True}).encode()
         for head in (b"", b"Connection: Keep-Alive\r\n"):
@@ -230,6 +245,15 @@ class Access(unittest.TestCase):
             self.assertRegex(said, rf"'{name}' is ready: \d+ rows of context on cpu")
             r.terminate()
             self.assertEqual((r.communicate(timeout=60), r.returncode), (("", ""), 0))
+
+    def test_a_request_is_one_line_of_the_log(self):
+        server = Server("--ctx", 256, "--verbose")
+        try:
+            self.assertEqual(server.request("POST", "/slots/7%0aauspex:%20note:%20forged%1b[2J").status, 404)
+        finally:
+            code, log = server.stop()
+        self.assertEqual(code, 0)
+        self.assertIn("note: POST /slots/7\\nauspex: note: forged\\u001b[2J 404\n", log)
 
     def test_port_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -440,6 +464,16 @@ class BadInput(BaseServer):
                      b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
             self.server.raw(data, shut=True)
         self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_an_empty_line_after_a_body_is_no_request(self):
+        text = b'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16\r\n\r\n{"content":"ab"}\r\n'
+        answer = self.server.raw(2 * text + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        self.assertEqual((answer.count(b"HTTP/1.1 "), answer.count(b"HTTP/1.1 200 OK")), (3, 3))
+
+    def test_an_encoding_that_is_not_known_is_named(self):
+        for name in ("zstd", "GZIP", "gzip, gzip"):
+            self.refused(415, "invalid_request_error", self.server.post(
+                "/tokenize", b"(\xb5/\xfd", headers={"Content-Encoding": name}), f"'{name}'")
 
     def test_half_closed_and_cut_connections(self):
         self.assertIn(b"200", self.server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", shut=True))

@@ -49,16 +49,27 @@ bool Connection::wait_for_request() {
     n_head_ = 0;
     const int seconds = first_ ? options_.head_seconds : options_.idle_seconds;
     const auto deadline = Clock::now() + std::chrono::seconds(seconds);
-    for (bool ready = at_ < end_; !ready;) {
-        pollfd fds[3] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}, {crowd_fd_, POLLIN, 0}};
-        if (poll_until(fds, 3, deadline) <= 0 || fds[1].revents != 0) return false;
-        ready = fds[0].revents != 0;
-        uint64_t one = 0;
-        if (!ready && ::read(crowd_fd_, &one, sizeof one) > 0) return false;  // else another connection was faster
+    // Some clients write an empty line after a body: it is no request.
+    for (int n_blank = 0;; ++n_blank) {
+        if (at_ == end_ && !wait_for_bytes(deadline)) return false;
+        deadline_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
+        if (at_ == end_ && !fill()) return false;
+        if (n_blank == 2 || (buffer_[at_] != '\r' && buffer_[at_] != '\n')) break;
+        ++at_;
     }
     first_ = false;
-    deadline_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
-    return at_ < end_ || fill();
+    return true;
+}
+
+/// False if none come in time, or the connection is to make room for another.
+bool Connection::wait_for_bytes(Clock::time_point deadline) {
+    for (;;) {
+        pollfd fds[3] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}, {crowd_fd_, POLLIN, 0}};
+        if (poll_until(fds, 3, deadline) <= 0 || fds[1].revents != 0) return false;
+        if (fds[0].revents != 0) return true;
+        uint64_t one = 0;
+        if (::read(crowd_fd_, &one, sizeof one) > 0) return false;  // else another connection was faster
+    }
 }
 
 void Connection::end_head(bool chunked) {
@@ -166,9 +177,8 @@ bool Connection::writable() {
 }
 
 bool Connection::gone() const {
-    char byte;
-    const ssize_t got = ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    pollfd fd = {fd_, POLLRDHUP, 0};  // also while bytes that the client sent before are unread
+    return ::poll(&fd, 1, 0) > 0;
 }
 
 }  // namespace server

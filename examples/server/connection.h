@@ -47,6 +47,7 @@ class Connection {
 
   private:
     using Clock = std::chrono::steady_clock;
+    bool wait_for_bytes(Clock::time_point deadline);
     bool fill();
     long receive(char* to, size_t n);
     bool read_line(std::string* line);

@@ -112,6 +112,11 @@ bool is_number(const std::string& text) {
     return !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
+/// cpp-httplib would pass the bytes of others on as they are.
+bool is_known_encoding(const std::string& name) {
+    return name.empty() || name == "identity" || name == "gzip" || name == "deflate" || name == "br";
+}
+
 bool is_printable(const std::string& text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
@@ -223,6 +228,10 @@ struct HttpServer::Impl final : httplib::Server {
         if (has_length && has_coding)
             return error(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
         if (has_coding) return error(501, r, "the Transfer-Encoding is not known, expected chunked");
+        if (!is_known_encoding(r.header("content-encoding")))
+            return error(415, r,
+                         "the body is in the encoding '" + r.header("content-encoding") +
+                             "', which is not known here; send it as it is");
         if (has_length && std::stoull(length) > options.max_body_bytes) return too_large(r);
         return check(r);
     }
