@@ -142,12 +142,24 @@ class Thinking(Base):
             self.assertEqual(([c["function"] for c in streamed], finish), (calls, "tool_calls"))
         self.refused(400, "invalid_request_error", self.server.post(
             CHAT, {**body, "tool_choice": {"type": "function", "function": {"name": "fly"}}}), "fly")
+        self.refused(400, "not_supported_error", self.server.post(CHAT, {
+            **body, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS}}}),
+            "'allowed_tools'")
         for schema, words in (({"properties": {"a/b": {"type": "strange"}}}, "#/properties/a~1b: type: expected"),
                               ({"properties": {"n": {"minimum": "3"}}}, "#/properties/n: minimum: expected a number"),
                               ({"type": "array"}, "#: type: expected \"object\"")):
             tool = {"type": "function", "function": {"name": "set_level", "parameters": schema}}
             self.refused(400, "invalid_request_error", self.server.post(CHAT, user(
                 "x", tools=[*TOOLS, tool], tool_choice="required")), "tool 'set_level': " + words)
+
+    def test_tools_of_other_types_are_left_out(self):
+        body = user("Pump-3", tools=TOOLS, tool_choice="required", max_tokens=1)
+        others = [{"type": "custom", "custom": {"name": "patch"}},
+                  {"type": "builtin_function", "function": {"name": "$web_search"}}]
+        wanted = self.ok(self.server.post(CHAT, body))["usage"]["prompt_tokens"]
+        more = {**body, "tools": [*others, *TOOLS]}
+        self.assertEqual(self.ok(self.server.post(CHAT, more))["usage"]["prompt_tokens"], wanted)
+        self.refused(400, "invalid_request_error", self.server.post(CHAT, {**body, "tools": others}), "no tool")
 
     def test_demanded_calls_in_the_other_protocols(self):
         tools = [{"name": t["function"]["name"], "input_schema": PARAMETERS} for t in TOOLS]

@@ -131,8 +131,24 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
     const auto inner = choice->find("function");
     const bool nested = inner != choice->end() && inner->is_object();
     const Fields function = fields.inside(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.");
-    if (!function.text("name", &to->form.call_name)) function.refuse("name", "the name of a function");
+    if (function.text("name", &to->form.call_name)) return;
+    std::string type = "function";
+    if (fields.inside(*choice, "tool_choice.").text("type", &type) && type != "function")
+        fields.keep(
+            not_supported("tool_choice of type '" + type +
+                          "' is not available; offer only the tools that may be called, with auto or required"));
+    function.refuse("name", "the name of a function");
 }
+
+namespace {
+
+/// Tools of other types, which OpenAI would run or parse, are left out as they are in the other protocols.
+bool may_be_function(const Json& tool) {
+    const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
+    return !type.is_string() || type == "function";
+}
+
+}  // namespace
 
 Failure read_conversation(const Json& body, Conversation* to) {
     Failure failure;
@@ -141,7 +157,8 @@ Failure read_conversation(const Json& body, Conversation* to) {
         to->messages = *messages;
     else
         fields.refuse("messages", "a list");
-    if (const Json* tools = fields.list("tools")) to->tools = *tools;
+    if (const Json* tools = fields.list("tools"))
+        std::copy_if(tools->begin(), tools->end(), std::back_inserter(to->tools), may_be_function);
     const Json* functions = fields.find("functions");
     if (functions && !functions->empty())
         fields.keep(not_supported(
