@@ -69,6 +69,7 @@ class Messages(BaseServer):
         "two calls": "I think.\n</think>\n\nBoth.\n\n" + call("bash", command="ls\n", n="3") + "\n" + call("bash"),
         "plain": "Short.\n</think>\n\nHello, END of it.",
         "result": "</think>\n\nDone.",
+        "The level is": " 42 m.",
     }
 
     def refused(self, status, kind, answer, *words):
@@ -133,6 +134,18 @@ class Messages(BaseServer):
         counted = self.ok(self.server.post(MESSAGES + "/count_tokens?beta=true", body))["input_tokens"]
         self.refused(400, "invalid_request_error", self.server.post(MESSAGES, body),
                      f"prompt is too long: {counted} tokens > 2048 maximum")
+
+    def test_a_reply_that_is_begun_is_continued(self):
+        body = ask("How much?")
+        body["messages"].append({"role": "assistant", "content": [{"type": "text", "text": "The level is"}]})
+        self.assertEqual(self.both(body)["content"], [{"type": "text", "text": " 42 m."}])
+        no_think = {"chat_template_kwargs": {"enable_thinking": False}}
+        prompt = self.ok(self.server.post("/apply-template", {"messages": body["messages"][:1], **no_think}))["prompt"]
+        n = len(self.ok(self.server.post("/tokenize", {"content": prompt + "The level is"}))["tokens"])
+        self.assertEqual(self.ok(self.server.post(MESSAGES + "/count_tokens", body))["input_tokens"], n)
+        form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+        self.refused(400, "invalid_request_error", self.server.post(MESSAGES, {**body, "output_config": form}),
+                     "the last message is the assistant's")
 
     def test_a_system_message_in_the_middle(self):
         body = ask("one")

@@ -146,6 +146,7 @@ class MessagesReader {
         if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
         read_switches(fields, to);
         read_form(fields, to);
+        read_begun(to);
         return failure_.ok() ? arrange_messages(to) : failure_;
     }
     bool dropped_header = false;  ///< of what changes with every request and would make each prompt a new one
@@ -264,6 +265,18 @@ class MessagesReader {
         if (type == "tool" && !inner.text("name", &to->form.call_name)) inner.refuse("name", "the name of a tool");
         if (type != "auto" && !to->form.no_call && !to->form.call_required)
             fields.keep(bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none"));
+    }
+
+    /// A last message of the assistant is the beginning of the reply, without thinking. One with calls is no text.
+    void read_begun(Conversation* to) {
+        if (to->messages.empty()) return;
+        const Json last = to->messages.back();
+        if (last["role"] != "assistant" || last.contains("tool_calls") || last["content"] == "") return;
+        if (!to->form.schema.empty())
+            return fail("the last message is the assistant's, which no output_config.format can continue");
+        to->begun = last["content"].get<std::string>();
+        to->switches["enable_thinking"] = false;
+        to->messages.erase(to->messages.size() - 1);
     }
 
     const Json& body_;
