@@ -1,6 +1,7 @@
 """`auspex bench`: every measurement, with the demo model on the CPU, and what it refuses."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -175,6 +176,7 @@ class BenchRefuses(BaseBench):
                           ["--stack", "--depth", "0"], ["--controller", "--temp", "-1"]):
             with self.subTest(arguments):
                 self.refused([], *arguments, "--json")
+        self.refused(["the list of rows has 9, expected 1 .. 8"], "--rows", "1,9")
 
     def test_probabilities_out_of_range(self):
         self.refused(["0 .. 1"], "--mtp", "1", "--synth-accept", "1.5")
@@ -194,6 +196,26 @@ class BenchRefuses(BaseBench):
         self.refused(["no text of their own"], "--controller", "--synth-phases", "0.5", "--text", "a=b")
         self.refused(["half of the 2 x 2 drafts"], "--stack", "--draft", "off", "--json")
         self.refused(["--draft fast"], "--stack", "--draft", "fast", "--json")
+
+    def test_options_that_nothing_asked_for_reads(self):
+        with open(os.path.join(REPO, "tools", "bench", "main.cpp"), encoding="utf-8") as f:
+            tied = re.findall(r'add_option\(\s*"(--[a-z-]+)", o\.[\w.]+,\s*"With --', f.read())
+        self.assertGreater(len(tied), 20)
+        for option in tied:
+            if option == "--context":
+                continue
+            with self.subTest(option):
+                self.refused([f"{option} has no meaning here, expected --"], "--prefill", 8, option, 1)
+        for mode, option, expected in ((["--controller", "--virtual"], "--phase", "--controller on a model"),
+                                       (["--replay", "agent", "--dry"], "--steps", "--replay loop"),
+                                       (["--replay", "loop", "--dry"], "--branches", "--replay chat"),
+                                       (["--replay", "loop"], "--geometry", "--replay with --dry"),
+                                       (["--replay", "chat", "--dry"], "--order", "a CSV file"),
+                                       (["--stack"], "--rounds", "--controller on a model"),
+                                       (["--mtp", "1"], "--draft", "--stack"),
+                                       (["--rows", "1"], "--context", "--mtp")):
+            with self.subTest(mode + [option]):
+                self.refused([f"{option} has no meaning here", expected], *mode, option, 1)
 
     def test_texts_that_do_not_exist(self):
         self.refused(["NAME=FILE"], "--controller", "--text", "nofile")

@@ -305,7 +305,7 @@ Result<std::string> read_text(const TextOptions& o, const char* what) {
     return text;
 }
 
-Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest) {
+Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest, int64_t lowest) {
     std::string text = list;
     if (!list.empty() && list[0] == '@') {
         const Status s = read_bytes(list.substr(1)).get(text);
@@ -333,10 +333,10 @@ Result<std::vector<Token>> read_list(const std::string& list, const char* what, 
         if (i >= end || text[i] < '0' || text[i] > '9') return i = from, bad(std::string("'") + text[from] + "'");
         for (; i < end && text[i] >= '0' && text[i] <= '9'; ++i)
             if (value <= highest) value = value * 10 + (text[i] - '0');
-        if (negative || value > highest)
+        if (negative || value < lowest || value > highest)
             return Status(Code::bad_argument, std::string("the list of ") + what + " has " +
-                                                  text.substr(from, i - from) + ", expected 0 .. " +
-                                                  std::to_string(highest));
+                                                  text.substr(from, i - from) + ", expected " + std::to_string(lowest) +
+                                                  " .. " + std::to_string(highest));
         if (i < end && !std::strchr(", \t\r\n]", text[i])) return bad(std::string("'") + text[i] + "'");
         ids.push_back(static_cast<Token>(value));
         skip_space();

@@ -83,8 +83,8 @@ Result<std::string> read_bytes(const std::string& path);
 Result<std::string> read_text(const TextOptions& o, const char* what);
 /// bad_argument with the offset of the first byte that is not UTF-8.
 Status check_utf8(const std::string& text, const std::string& what);
-/// "1,2,3", "[1, 2, 3]", "1 2 3", or @FILE with any of these. Not negative, each at most `highest`.
-Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest);
+/// "1,2,3", "[1, 2, 3]", "1 2 3", or @FILE with any of these, each from `lowest` (not negative) to `highest`.
+Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest, int64_t lowest = 0);
 /// read_list() of ids below n_vocab.
 Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab);
 

@@ -191,23 +191,15 @@ Status check(BenchOptions& o) {
     if (s.ok()) s = within("--title", o.title, 0, kMany);
     if (s.ok()) s = within("--requests", o.requests, 0, kMany);
     if (o.measure_all) o.prefill_list = "128,512", o.depth_list = "0,512", o.row_list = "1,2,3,4,5,6,7,8";
-    if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany).get(o.prefill);
+    if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany, 1).get(o.prefill);
     if (s.ok()) s = read_list(o.depth_list, "depths", kMany).get(o.depths);
-    if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 4096 : 8).get(o.rows);
+    if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 4096 : 8, 1).get(o.rows);
     if (s.ok()) s = read_list(o.mtp_list, "draft depths", int64_t{auspex::kMaxDraft}).get(o.mtp);
     if (!s.ok()) return s;
-    if (std::count(o.prefill.begin(), o.prefill.end(), 0))
-        return Status(Code::bad_argument, "--prefill has 0, expected lengths of 1 or more");
-    if (std::count(o.rows.begin(), o.rows.end(), 0))
-        return Status(Code::bad_argument, "--rows has 0, expected 1 or more");
     if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
     if (o.constraint.any() && o.mtp.empty())
         return Status(Code::bad_argument, "a constraint has no meaning here, expected --mtp beside it");
-    if (!o.draft_vocab.empty() && (o.mtp.empty() && !o.stack && (!o.controller || o.virtual_clock)))
-        return Status(
-            Code::bad_argument,
-            "--draft-vocab has no meaning here, expected --mtp, --stack or --controller on a model beside it");
     const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();
     if (n_mode > 1)
         return Status(Code::bad_argument,
@@ -218,19 +210,9 @@ Status check(BenchOptions& o) {
         return Status(Code::bad_argument, "--dry alone means nothing, expected both: --replay FILE --dry");
     if (o.virtual_clock && !o.controller)
         return Status(Code::bad_argument, "--virtual alone means nothing, expected both: --controller --virtual");
-    if (!o.plot.empty() && (!(o.stack || o.controller) || o.virtual_clock))
-        return Status(Code::bad_argument,
-                      "--plot has nothing to draw here, expected --stack or --controller on a model beside it");
-    if (!o.trace.empty() && (!o.controller || o.virtual_clock))
-        return Status(Code::bad_argument, "--trace has no meaning here, expected --controller on a model beside it");
-    if (!o.synth_phases.empty() && (!o.controller || o.virtual_clock))
-        return Status(Code::bad_argument,
-                      "--synth-phases has no meaning here, expected --controller on a model beside it");
     if (!o.synth_phases.empty() && !o.texts.empty())
         return Status(Code::bad_argument,
                       "--synth-phases and --text were both given; synthetic phases have no text of their own");
-    if (!o.texts.empty() && !(o.stack || o.controller))
-        return Status(Code::bad_argument, "--text has no meaning here, expected --stack or --controller beside it");
     return {};
 }
 

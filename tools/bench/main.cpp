@@ -100,6 +100,49 @@ void add_replay(CLI::App& app, BenchOptions& o) {
         ->capture_default_str();
 }
 
+/// Names an option that no measurement asked for would read: what is printed would seem to have been measured with it.
+Status check_read(const CLI::App& app, const BenchOptions& o) {
+    const bool mtp = !o.mtp_list.empty(), controller = o.controller && !o.virtual_clock, texts = o.stack || controller;
+    const bool replay = !o.replay.empty(), loop = o.replay == "loop", agent = o.replay == "agent",
+               chat = o.replay == "chat";
+    constexpr const char* kController = "--controller on a model";
+    constexpr const char* kTexts = "--stack or --controller on a model";
+    const struct {
+        const char* option;
+        bool is_read;
+        const char* expected;
+    } all[] = {{"--synth-accept", mtp, "--mtp"},
+               {"--draft-vocab", mtp || texts, "--mtp, --stack or --controller on a model"},
+               {"--context", mtp || controller || replay, "--mtp, --controller on a model, or --replay"},
+               {"--draft", o.stack, "--stack"},
+               {"--draft-max", controller, kController},
+               {"--text", texts, kTexts},
+               {"--phase", controller, kController},
+               {"--rounds", controller, kController},
+               {"--synth-phases", controller, kController},
+               {"--temp", texts, kTexts},
+               {"--seed", texts, kTexts},
+               {"--plot", texts, kTexts},
+               {"--trace", controller, kController},
+               {"--requests", replay, "--replay"},
+               {"--prefix", loop, "--replay loop"},
+               {"--steps", loop, "--replay loop"},
+               {"--append", loop, "--replay loop"},
+               {"--title", loop, "--replay loop"},
+               {"--session-file", loop && !o.dry, "--replay loop on a model"},
+               {"--geometry", o.dry, "--replay with --dry"},
+               {"--checkpoint-bytes", replay, "--replay"},
+               {"--policy", replay, "--replay"},
+               {"--order", replay && !loop && !agent && !chat, "--replay of a CSV file with times"},
+               {"--thinking", agent || chat, "--replay agent or --replay chat"},
+               {"--branches", chat, "--replay chat"}};
+    for (const auto& one : all)
+        if (!one.is_read && app.get_option(one.option)->count() > 0)
+            return Status(Code::bad_argument,
+                          std::string(one.option) + " has no meaning here, expected " + one.expected + " beside it");
+    return {};
+}
+
 }  // namespace
 }  // namespace cli
 
@@ -129,6 +172,7 @@ int main(int argc, char** argv) {
         const bool mode =
             o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty() || !o.masks.empty();
         o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
-        return report(run_bench(o));
+        const Status s = check_read(app, o);
+        return report(s.ok() ? run_bench(o) : s);
     });
 }
