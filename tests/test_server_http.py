@@ -209,6 +209,9 @@ class Access(unittest.TestCase):
     def test_refused_options(self):
         for options, words in ((["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "65535"),
                                (["--api-key", "a%b"], "--api-key"), (["--api-key", ""], "--api-key"),
+                               (["--api-key-file", os.devnull], "the file holds no key"),
+                               (["--cors-origin", "example.org"], "--cors-origin example.org: expected a scheme"),
+                               (["--cors-origin", "https://example.org/"], "without a path"),
                                (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
@@ -227,6 +230,13 @@ class Access(unittest.TestCase):
                                timeout=60)
             self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
             self.assertIn(words, r.stderr)
+
+    def test_options_that_do_not_fit_the_model_are_refused_before_the_url(self):
+        for options in (["--ctx", "0"], ["--cache", "x"], ["--script", os.path.join(REPO, "README.md")],
+                        ["--draft", "9"], ["--draft-vocab", "8193"], ["--kv", "x"], ["--window", "x"]):
+            r = subprocess.run([SERVER, "--port", "0", "--device", "cpu", *options], capture_output=True, text=True,
+                               timeout=60)
+            self.assertEqual((r.returncode, r.stdout), (2, ""), options)
 
     def test_the_command_line_starts_it(self):
         r = subprocess.run([BINARY, "serve", "--version"], capture_output=True, timeout=60)

@@ -25,12 +25,11 @@ void Engine::start(std::function<void(const Status&)> loaded) {
     });
 }
 
-Status Engine::load() {
+Status Engine::prepare(const auspex::ModelInfo& model) {
     Status s = options_.script.empty() ? Status() : Script::load(options_.script).get(script_);
-    if (s.ok()) s = cli::load(options_.place, &on_);
     if (!s.ok()) return s;
     auspex::SessionOptions& o = session_options_;
-    const uint32_t trained = on_.model.info().n_context;
+    const uint32_t trained = model.n_context;
     const int64_t n_context = options_.n_context.value_or(std::min(trained, kContext));
     if (n_context < 1 || n_context > INT32_MAX)
         return Status(Code::bad_argument, "--ctx " + std::to_string(n_context) + ": expected 1 .. " +
@@ -41,9 +40,13 @@ Status Engine::load() {
         o.checkpoint_bytes = 0;
     else if (!options_.cache.empty())
         s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
-    if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
+    if (s.ok()) s = cli::choose_draft(options_.draft, model, options_.place.verbose, &o.draft);
     if (s.ok()) s = cli::choose_window(options_.window, &o);
-    if (s.ok()) s = trace_.open(options_.draft, &o);
+    return s.ok() ? trace_.open(options_.draft, &o) : s;
+}
+
+Status Engine::load() {
+    Status s = cli::load(options_.place, &on_);
     if (s.ok()) s = create_session();
     if (s.text.compare(0, 16, "checkpoint_bytes") == 0) s.text = "--cache " + options_.cache + ": " + s.text;
     return s;

@@ -44,8 +44,10 @@ class Engine {
   public:
     explicit Engine(const EngineOptions& options) : options_(options) {}
     ~Engine() { stop(); }
-    /// Starts the thread, which loads the model. loaded: called there before the first request, or with why there will
-    /// be none.
+    /// Reads what the options say of this model, which need not be loaded. errors: of the option, or of its file.
+    Status prepare(const auspex::ModelInfo& model);
+    /// After prepare(): starts the thread, which loads the model. loaded: called there before the first request, or
+    /// with why there will be none.
     void start(std::function<void(const Status&)> loaded);
     /// Fails what runs and what waits, and ends the thread.
     void stop();

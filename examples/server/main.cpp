@@ -35,6 +35,7 @@ Status read_keys(ServeOptions* o) {
         std::string text;
         const Status s = cli::read_bytes(o->key_file).get(text);
         if (!s.ok()) return s;
+        const size_t n_before = o->access.keys.size();
         for (size_t at = 0; at < text.size();) {
             const size_t end = std::min(text.find('\n', at), text.size());
             std::string line = text.substr(at, end - at);
@@ -42,6 +43,9 @@ Status read_keys(ServeOptions* o) {
             if (!line.empty()) o->access.keys.push_back(line);
             at = end + 1;
         }
+        if (o->access.keys.size() == n_before)
+            return Status(cli::Code::bad_argument,
+                          "--api-key-file " + o->key_file + ": the file holds no key, expected one in a line");
     }
     for (const std::string& key : o->access.keys) {
         for (const char c : key)
@@ -54,6 +58,20 @@ Status read_keys(ServeOptions* o) {
     return Status(cli::Code::bad_argument, "--host " + o->http.host +
                                                ": other machines can use this address, so give "
                                                "--api-key or --api-key-file too");
+}
+
+/// Names a --cors-origin that no page can have. Browsers send scheme, host and port, and no path; or "null".
+Status check_origins(const std::vector<std::string>& origins) {
+    for (const std::string& o : origins) {
+        const size_t host = o.find("://");
+        const bool is_origin = host != std::string::npos && host > 0 && host + 3 < o.size() &&
+                               o.find_first_of("/?# ", host + 3) == std::string::npos;
+        if (o != "*" && o != "null" && !is_origin)
+            return Status(cli::Code::bad_argument, "--cors-origin " + o +
+                                                       ": expected a scheme, a host and maybe a port, as in "
+                                                       "https://example.org, without a path; or * for all");
+    }
+    return {};
 }
 
 /// The first option whose number is outside its range.
@@ -90,14 +108,15 @@ Status check(ServeOptions* o) {
     if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
         s = Status(cli::Code::not_found,
                    "--slot-save-path " + o->sessions + ": there is no such folder; create it first");
+    if (s.ok()) s = check_origins(o->access.origins);
     return s.ok() ? read_keys(o) : s;
 }
 
 /// What clients call the model: the name of its file without the ending.
 std::string name_of(const std::string& path) { return cli::utf8_path(cli::native_path(path).stem()); }
 
-/// Refuses a file that cannot be served before anybody is told a URL.
-Status learn_of_model(const cli::PlaceOptions& place, server::Service* to) {
+/// Refuses a file that cannot be served, and options that do not fit it, before anybody is told a URL.
+Status learn_of_model(const cli::PlaceOptions& place, server::Engine* engine, server::Service* to) {
     std::string path;
     Status s = cli::find_model(place.model).get(path);
     auspex::FileInfo file;
@@ -105,6 +124,7 @@ Status learn_of_model(const cli::PlaceOptions& place, server::Service* to) {
     options.mtp_file = place.mtp_file;
     if (s.ok()) s = auspex::read_file_info(path.c_str(), options).get(file);
     if (s.ok()) s = file.plan_status;
+    if (s.ok()) s = engine->prepare(file.model);
     if (!s.ok()) return s;
     if (to->alias.empty()) to->alias = name_of(path);
     server::complete_defaults(file.metadata, &to->defaults);
@@ -159,7 +179,7 @@ int serve(ServeOptions o) {
     service.defaults = o.defaults;
     service.sessions = o.sessions;
     service.log_requests = o.engine.place.verbose;
-    s = learn_of_model(o.engine.place, &service);
+    s = learn_of_model(o.engine.place, &engine, &service);
     if (!s.ok()) return cli::report(s);
     server::Router router(service, o.access);
     server::HttpServer http(
