@@ -129,7 +129,8 @@ class DraftRefuses(BaseDraft):
 
     def test_options_that_contradict_each_other(self):
         self.refused(["leaves nothing to choose"], "--draft", 3, "--draft-max", 4)
-        self.refused(["leaves nothing to choose"], "--draft", "off", "--draft-max", 4)
+        for off in ("off", 0):
+            self.refused(["leaves nothing to choose"], "--draft", off, "--draft-max", 4)
         self.refused(["does not use it"], "--draft", "off", "--draft-vocab", 100)
         self.refused(["does not use it"], "--draft", "lookup", "--draft-vocab", 100)
 

@@ -122,6 +122,7 @@ class Arguments(BaseCli):
                            (["run", "-p", "x", "--penalty-window", -1], "--penalty-window -1: expected a whole number"),
                            (["run", "--threads", 3000000000], "--threads = 3000000000: expected a smaller number"),
                            (["run", "-p", "x", "-f", "y"], "--prompt and --file contradict each other"),
+                           (["chat", "--regex", "x", "--ignore-end"], "--regex and --ignore-end contradict each other"),
                            (["inspect", "--plan", "--devices"], "--devices and --plan contradict each other"),
                            (["inspect", "--plan", "--ctx", 3000000000], "--ctx 3000000000: expected 1 .. 2147483647"),
                            (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):

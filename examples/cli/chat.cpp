@@ -406,7 +406,7 @@ void add_chat(CLI::App& app, Chosen& chosen) {
         "Rows of context (default: 4096, or what a longer -n or --session needs, at most what the model was trained "
         "for)");
     CLI::Option* const think = command->add_flag_callback(
-        "--think", [o = o.get()] { o->think = true; }, "Ask the template for answers with thinking");
+        "--think", [o = o.get()] { o->think = true; }, "Ask the template for answers with thinking, if it can");
     command
         ->add_flag_callback(
             "--no-think", [o = o.get()] { o->think = false; }, "Ask the template for answers without thinking")

@@ -102,7 +102,7 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     } else if (n != 0 && name != "off") {
         return bad();
     }
-    if (o.max_depth_given && (name == "off" || to->depth >= 0))
+    if (o.max_depth_given && (name == "off" || n == 0 || to->depth >= 0))
         return Status(Code::bad_argument, "--draft-max limits the depth that auto chooses, but --draft " + o.draft +
                                               " leaves nothing to choose; expected one of the two");
     if (to->source == Draft::mtp || to->source == Draft::mtp_lookup) return choose_draft_vocab(o.vocab, model, to);

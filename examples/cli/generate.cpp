@@ -13,7 +13,10 @@ void add_generate(CLI::App& command, GenerateOptions& o) {
         ->capture_default_str();
     // One text for each --stop, so that a prompt may follow it.
     command.add_option("--stop", o.stops, "Stop before this text; may be given several times")->allow_extra_args(false);
-    command.add_flag("--ignore-end", o.ignore_end, "Continue after the model's end token (for measuring)");
+    CLI::Option* on =
+        command.add_flag("--ignore-end", o.ignore_end, "Continue after the model's end token (for measuring)");
+    for (const char* constraint : {"--json-schema", "--grammar", "--regex", "--tools"})  // its text ends there
+        on->excludes(command.get_option(constraint));
 }
 
 Status check_generate(const GenerateOptions& o) {
