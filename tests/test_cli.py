@@ -406,7 +406,7 @@ class Tokenize(BaseCli):
         ids = json.loads(self.done("tokenize", "-p", "Hello world, again"))
         plain = ",".join(map(str, ids))
         for form in (plain, json.dumps(ids), " ".join(map(str, ids)),
-                     "@" + self.file("ids.json", json.dumps(ids) + "\n"), " [ " + plain + " ] "):
+                     "@" + self.file("ids.json", "\ufeff" + json.dumps(ids) + "\r\n"), " [ " + plain + " ] "):
             self.assertEqual(self.done("tokenize", "--decode", form), b"Hello world, again", form)
         self.assertEqual(self.done("tokenize", "--decode", "[]"), b"")
 
@@ -442,7 +442,7 @@ class Render(BaseCli):
     def test_standard_input_gives_the_same(self):
         text = json.dumps(self.MESSAGES)
         self.assertEqual(self.done("render", "--messages", "-", stdin=text),
-                         self.done("render", "--messages", self.file("m.json", text)))
+                         self.done("render", "--messages", self.file("m.json", "\ufeff" + text)))
 
     def test_the_switch_for_the_generation_prompt(self):
         request = {**self.MESSAGES, "add_generation_prompt": False}

@@ -36,6 +36,13 @@ class Constraint(BaseCli):
         self.assertRegex(self.run_json("--grammar", grammar)["text"], r"\Atemp=[0-9]{2}[CF]\Z")
         self.assertTrue(re.fullmatch("[a-d]{5}-[0-9]+", self.run_json("--regex", "[a-d]{5}-[0-9]{1,9}")["text"]))
 
+    def test_files_may_begin_with_the_mark_of_utf8(self):
+        tool = '[{"name": "x", "parameters": {}}]'
+        for option, text, reply in (("--grammar", 'root ::= "abc"', "abc"), ("--json-schema", '{"const": 12}', "12"),
+                                    ("--tools", tool, "")):
+            line = self.run_json(option, self.file("marked", "\ufeff" + text))
+            self.assertTrue(line["text"].startswith(reply), line)
+
     def test_a_reply_under_tools_ends_with_a_call_or_by_its_length(self):
         tools = self.file("tools.json", json.dumps([TOOL]))
         chosen = ["--tools", tools, "--tool-choice", "stop_pump"]

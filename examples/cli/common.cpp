@@ -281,6 +281,12 @@ Result<std::string> read_bytes(const std::string& path) {
     return all;
 }
 
+Result<std::string> read_document(const std::string& path) {
+    Result<std::string> all = read_bytes(path);
+    if (all.value().compare(0, 3, "\xef\xbb\xbf") == 0) all.value().erase(0, 3);
+    return all;
+}
+
 Status check_utf8(const std::string& text, const std::string& what) {
     const size_t at = find_bad_utf8(text);
     if (at == text.size()) return {};
@@ -308,7 +314,7 @@ Result<std::string> read_text(const TextOptions& o, const char* what) {
 Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest, int64_t lowest) {
     std::string text = list;
     if (!list.empty() && list[0] == '@') {
-        const Status s = read_bytes(list.substr(1)).get(text);
+        const Status s = read_document(list.substr(1)).get(text);
         if (!s.ok()) return s;
     }
     std::vector<Token> ids;

@@ -78,6 +78,8 @@ void clear_progress_line();
 
 /// A whole file, or standard input for "-". errors: bad_argument: a directory; not_found, io_error.
 Result<std::string> read_bytes(const std::string& path);
+/// The same without the mark of UTF-8 that editors on Windows put before a text: for JSON, grammars and lists.
+Result<std::string> read_document(const std::string& path);
 /// The text that the options name. errors: bad_argument: none given, or not UTF-8 (names the offset); those of
 /// read_bytes().
 Result<std::string> read_text(const TextOptions& o, const char* what);

@@ -13,7 +13,7 @@ using FromText = Result<auspex::Grammar> (*)(std::string_view);
 
 Status from_file(const std::string& path, FromText make, auspex::Grammar* to) {
     std::string text;
-    const Status s = read_bytes(path).get(text);
+    const Status s = read_document(path).get(text);
     return s.ok() ? of_file(path, make(text).get(*to)) : s;
 }
 
@@ -42,7 +42,7 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
                    ? Status()
                    : Status(Code::bad_argument, "--tool-choice chooses among tools; give --tools FILE");
     std::string text;
-    const Status s = read_bytes(o.tools).get(text);
+    const Status s = read_document(o.tools).get(text);
     if (!s.ok()) return s;
     const nlohmann::ordered_json all = nlohmann::ordered_json::parse(text, nullptr, false);
     if (!all.is_array() || all.empty())

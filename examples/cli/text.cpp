@@ -64,11 +64,11 @@ Result<std::string> model_template(const std::string& model) {
 
 Status render(const RenderOptions& o) {
     std::string messages, jinja, why;
-    Status s = read_bytes(o.messages).get(messages);
+    Status s = read_document(o.messages).get(messages);
     if (s.ok()) s = check_utf8(messages, "the messages file");
     if (!s.ok()) return s;
     if (!o.jinja.empty()) {
-        s = read_bytes(o.jinja).get(jinja);
+        s = read_document(o.jinja).get(jinja);
         if (!s.ok()) return s;
     } else {
         s = model_template(o.place.model).get(jinja);

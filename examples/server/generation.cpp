@@ -23,7 +23,7 @@ uint64_t Usage::n_accepted() const { return std::accumulate(accepted, accepted +
 
 cli::Result<Script> Script::load(const std::string& path) {
     std::string bytes;
-    Status s = cli::read_bytes(path).get(bytes);
+    Status s = cli::read_document(path).get(bytes);
     if (!s.ok()) return s;
     Json all;
     const Status wrong(cli::Code::bad_argument,

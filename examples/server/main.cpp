@@ -33,7 +33,7 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 Status read_keys(ServeOptions* o) {
     if (!o->key_file.empty()) {
         std::string text;
-        const Status s = cli::read_bytes(o->key_file).get(text);
+        const Status s = cli::read_document(o->key_file).get(text);
         if (!s.ok()) return s;
         const size_t n_before = o->access.keys.size();
         for (size_t at = 0; at < text.size();) {
