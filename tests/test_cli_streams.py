@@ -124,6 +124,9 @@ class Arguments(BaseCli):
                            (["run", "-p", "x", "-f", "y"], "--prompt and --file contradict each other"),
                            (["chat", "--regex", "x", "--ignore-end"], "--regex and --ignore-end contradict each other"),
                            (["inspect", "--plan", "--devices"], "--devices and --plan contradict each other"),
+                           (["inspect", "--devices", "--device"], "--device and --devices contradict each other"),
+                           (["inspect", "--window", "all:64"], "--window has no meaning here, expected --plan or"),
+                           (["inspect", "--devices", "--ctx", 5], "--ctx has no meaning here"),
                            (["inspect", "--plan", "--ctx", 3000000000], "--ctx 3000000000: expected 1 .. 2147483647"),
                            (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):
             self.refused(2, "bad_argument", words, run=run)

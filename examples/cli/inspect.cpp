@@ -283,6 +283,18 @@ Status inspect(const InspectOptions& o) {
     return s.ok() ? file.plan_status : s;  // what could be read was shown; that it cannot run is still an error
 }
 
+/// Names an option that only a plan or a device reads, where neither is asked for.
+Status check_read(const CLI::App& command, const InspectOptions& o) {
+    if (o.plan || o.device_given->count() > 0) return {};
+    for (const char* option :
+         {"--threads", "--cpu-path", "--window", "--kv-budget", "--kv-type", "--ubatch", "--exact-prompts", "--draft",
+          "--draft-vocab", "--draft-window", "--ctx", "--memory-limit", "--no-mtp"})
+        if (command.get_option(option)->count() > 0)
+            return Status(Code::bad_argument,
+                          std::string(option) + " has no meaning here, expected --plan or --device beside it");
+    return {};
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app, Chosen& chosen) {
@@ -297,7 +309,8 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                                        "also what its steps dispatch")
                           ->expected(0, 1)
                           ->default_str("auto");
-    command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used");
+    command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used")
+        ->excludes(o->device_given);
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
         "With --device: CPU threads");
@@ -315,7 +328,12 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                         "With --plan: available memory, as in 8G; lists what would fit");
     command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block");
     command->add_flag("--json", o->json, "Print one JSON object, with every tensor");
-    command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });
+    command->callback([o, command, &chosen] {
+        chosen = [o, command] {
+            const Status s = check_read(*command, *o);
+            return report(s.ok() ? inspect(*o) : s);
+        };
+    });
 }
 
 }  // namespace cli
