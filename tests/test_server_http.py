@@ -212,6 +212,7 @@ class Access(unittest.TestCase):
                                (["--api-key-file", os.devnull], "the file holds no key"),
                                (["--cors-origin", "example.org"], "--cors-origin example.org: expected a scheme"),
                                (["--cors-origin", "https://example.org/"], "without a path"),
+                               (["--cors-origin", "https://*.example.org"], "expected a scheme"),
                                (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),

@@ -65,7 +65,7 @@ Status check_origins(const std::vector<std::string>& origins) {
     for (const std::string& o : origins) {
         const size_t host = o.find("://");
         const bool is_origin = host != std::string::npos && host > 0 && host + 3 < o.size() &&
-                               o.find_first_of("/?# ", host + 3) == std::string::npos;
+                               o.find_first_of("/?#* ", host + 3) == std::string::npos;
         if (o != "*" && o != "null" && !is_origin)
             return Status(cli::Code::bad_argument, "--cors-origin " + o +
                                                        ": expected a scheme, a host and maybe a port, as in "
