@@ -1,6 +1,7 @@
 """Turns of a chat: another answer on /retry, tool calls in branches, the context without --ctx, Ctrl-C."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -45,6 +46,13 @@ class Turns(BaseCli):
             self.assertEqual(r.returncode, 0, r.stderr)
             self.assertIn(b" of 32768 tokens", r.stderr)
             self.assertNotIn(b"trained for", r.stderr)
+
+    def test_a_conversation_that_was_forgotten_takes_no_tokens(self):
+        said = auspex("chat", "--device", "cpu", "-n", 4,
+                      stdin="/system x\nhi\n/stats\n/reset\n/stats\nhi\n/undo\n/stats\n").stderr.decode()
+        counts = [int(n) for n in re.findall(r"^(\d+) of 4096 tokens", said, re.MULTILINE)]
+        self.assertGreater(counts[0], 4)
+        self.assertEqual(counts[1:], [0, 0])
 
     def test_verbose_says_which_windows_a_budget_chose(self):
         _, text = self.chat("Hi\n", "-v", "--kv-budget", "3M", "-n", 2)

@@ -199,10 +199,13 @@ class Chat {
             return word == "/edit" ? edit(rest) : branches(rest);
         } else if (word == "/stats") {
             const auspex::Stats t = session_.stats();
-            std::fprintf(
-                stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n",
-                session_.history().size(), n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
-                t.decode_s > 0 ? double(t.tokens_sampled) / t.decode_s : 0, double(t.memory_bytes) / (1 << 20));
+            // The session keeps a conversation that was reset or undone until another one begins.
+            const bool begun = request_.messages.size() > (system_text().empty() ? 0 : 1);
+            std::fprintf(stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n",
+                         begun ? session_.history().size() : 0, n_context_,
+                         t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
+                         t.decode_s > 0 ? double(t.tokens_sampled) / t.decode_s : 0,
+                         double(t.memory_bytes) / (1 << 20));
             const std::string drafting = draft_line(session_);
             if (!drafting.empty()) std::fprintf(stderr, "drafting: %s\n", drafting.c_str());
         } else {
