@@ -20894,8 +20894,7 @@ bool SchemaCompiler::unsupported(const Json& where, const std::string& key, cons
         return true;
     }
     return fail_at(Code::unsupported, where, key,
-                   (what.empty() ? "is" : what + " is") +
-                       std::string(" not supported; leave it out, or allow unsupported keywords to be ignored"));
+                   (what.empty() ? "is" : what + " is") + std::string(" not supported; leave it out of the schema"));
 }
 
 Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options) {
