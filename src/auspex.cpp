@@ -35,7 +35,6 @@
 #include "base/gguf.h"
 #include "base/gguf.cpp"
 #include "base/gguf_meta.cpp"
-#include "base/gguf_writer.cpp"
 #include "base/unicode.h"
 #include "base/json.h"
 #include "base/json.cpp"

@@ -1,6 +1,7 @@
 // Fuzz target: any text, any split into pieces, any vocabulary made of the input. Built with -DAUSPEX_FUZZ=ON.
 #include "../src/base/text_stream.h"
 #include "../src/base/token.h"
+#include "gguf_writer.h"
 
 #include <cstdlib>
 
@@ -43,7 +44,7 @@ std::string alphabet(unsigned b) {
 
 std::vector<std::byte> make_file(Input& in) {
     const uint8_t flags = in.byte();
-    detail::GgufWriter w;
+    test::GgufWriter w;
     w.add("general.architecture", "none");
     w.add("tokenizer.ggml.model", "gpt2");
     w.add("tokenizer.ggml.pre", (flags & 1) != 0 ? "qwen2" : "qwen35");

@@ -1,4 +1,5 @@
 #include "geometry.h"
+#include "gguf_writer.h"
 
 #include <deque>
 

@@ -1,6 +1,7 @@
 // Tests of base/gguf: a valid file is read exactly, an invalid one is rejected with a reason.
 #include "../src/base/file.h"
 #include "../src/base/gguf.h"
+#include "gguf_writer.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -11,6 +12,7 @@ namespace {
 
 using namespace auspex;
 using namespace auspex::detail;
+using test::GgufWriter;
 
 /// A file written field by field, so that every field can lie. Kept in a vector of exactly its size,
 /// so that a sanitizer sees the first byte read too many.

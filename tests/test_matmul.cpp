@@ -1,5 +1,6 @@
 // Tests of machine/cpu/matmul: every type within its error bound, and row invariance.
 #include "../src/machine/cpu/kernels.h"
+#include "encode.h"
 #include "number_fields.h"
 #include "support.h"
 
@@ -29,7 +30,7 @@ Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed)
     Bytes bytes(size);
     if (is_float(t)) {
         std::vector<float> v = random.normals(size_t{n_row} * d_in, fill == Fill::subnormal ? 1e-6f : 0.05f);
-        encode_row(t, v.data(), bytes.data(), v.size());
+        test::encode(t, v.data(), bytes.data(), v.size());
         return bytes;
     }
     for (size_t i = 0; i < size; ++i) {

@@ -1,5 +1,6 @@
 // Tests of base/number: block sizes, exact decoding, reference rounding, quantisation error.
 #include "../src/base/number.h"
+#include "encode.h"
 #include "number_fields.h"
 #include "support.h"
 
@@ -70,7 +71,7 @@ double element(Type t, const uint8_t* b, int i) {
 double round_trip_error(Type t, const std::vector<float>& x) {
     Bytes packed(static_cast<size_t>(row_bytes(t, x.size())));
     std::vector<float> back(x.size());
-    encode_row(t, x.data(), packed.data(), x.size());
+    test::encode(t, x.data(), packed.data(), x.size());
     decode_row(t, packed.data(), back.data(), x.size());
     double error = 0, power = 0;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -162,12 +163,12 @@ TEST_CASE("float32 to binary16 rounds to nearest even at every boundary") {
 }
 
 TEST_CASE("float32 to bfloat16 rounds to nearest even and keeps NaN a NaN") {
-    CHECK(f32_to_bf16(1.0f) == 0x3f80);
-    CHECK(f32_to_bf16(from_bits(0x3f808000u)) == 0x3f80);  // a tie goes to the even side
-    CHECK(f32_to_bf16(from_bits(0x3f818000u)) == 0x3f82);
-    CHECK(f32_to_bf16(from_bits(0x3f808001u)) == 0x3f81);
-    CHECK(f32_to_bf16(from_bits(0x7f7fffffu)) == 0x7f80);
-    CHECK(std::isnan(bf16_to_f32(f32_to_bf16(from_bits(0x7f800001u)))));
+    CHECK(test::f32_to_bf16(1.0f) == 0x3f80);
+    CHECK(test::f32_to_bf16(from_bits(0x3f808000u)) == 0x3f80);  // a tie goes to the even side
+    CHECK(test::f32_to_bf16(from_bits(0x3f818000u)) == 0x3f82);
+    CHECK(test::f32_to_bf16(from_bits(0x3f808001u)) == 0x3f81);
+    CHECK(test::f32_to_bf16(from_bits(0x7f7fffffu)) == 0x7f80);
+    CHECK(std::isnan(bf16_to_f32(test::f32_to_bf16(from_bits(0x7f800001u)))));
     CHECK(bf16_to_f32(0xc040) == -3.0f);
 }
 
@@ -187,7 +188,7 @@ TEST_CASE("decoding equals the format's definition bit for bit, at any address")
             }
             if (test::half_fields(t).empty()) {
                 const float x = random.normal();
-                encode_row(t, &x, block(k), 1);
+                test::encode(t, &x, block(k), 1);
             }
         }
         std::vector<float> got(kBlocks * info.n_block);
@@ -205,36 +206,36 @@ TEST_CASE("the cache types round as the reference does") {
     for (int i = 0; i < 32; ++i) x[i] = static_cast<float>(i) - 15.5f;  // -15.5 .. 15.5
     uint8_t b[40];
 
-    encode_row(Type::q8_0, x, b, 32);  // d = 15.5/127; the codes use 1/d before d is rounded to binary16
+    test::encode(Type::q8_0, x, b, 32);  // d = 15.5/127; the codes use 1/d before d is rounded to binary16
     CHECK(load<uint16_t>(b) == f32_to_f16(15.5f / 127));
     CHECK(static_cast<int8_t>(b[2]) == -127);
     CHECK(static_cast<int8_t>(b[33]) == 127);
     CHECK(static_cast<int8_t>(b[2 + 16]) == 4);  // 0.5 * 127/15.5 = 4.097
 
     float halves[32] = {127, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, 0.49999997f};  // d = 1: half goes away from zero
-    encode_row(Type::q8_0, halves, b, 32);
+    test::encode(Type::q8_0, halves, b, 32);
     const int expected[7] = {127, 1, -1, 2, -2, 3, 0};
     for (int i = 0; i < 7; ++i) CHECK(static_cast<int8_t>(b[2 + i]) == expected[i]);
 
-    encode_row(Type::q4_0, x, b, 32);  // the first extreme value, -15.5, gets code 0: d = 15.5/8
+    test::encode(Type::q4_0, x, b, 32);  // the first extreme value, -15.5, gets code 0: d = 15.5/8
     CHECK(f16_to_f32(load<uint16_t>(b)) == 1.9375f);
     CHECK((b[2] & 15) == 0);
     CHECK((b[17] >> 4) == 15);  // 15.5 would be 16
-    encode_row(Type::q5_0, x, b, 32);
+    test::encode(Type::q5_0, x, b, 32);
     CHECK(f16_to_f32(load<uint16_t>(b)) == 0.96875f);
     CHECK(load<uint32_t>(b + 2) == 0xffff0000u);  // codes 0..15 for the negative half, 16 and more above
 
-    encode_row(Type::q4_1, x, b, 32);
+    test::encode(Type::q4_1, x, b, 32);
     CHECK(f16_to_f32(load<uint16_t>(b)) == f16_to_f32(f32_to_f16(31.0f / 15)));
     CHECK(f16_to_f32(load<uint16_t>(b + 2)) == -15.5f);
-    encode_row(Type::q5_1, x, b, 32);
+    test::encode(Type::q5_1, x, b, 32);
     float back[32];
     decode_row(Type::q5_1, b, back, 32);
     for (int i = 0; i < 32; ++i) CHECK(back[i] == x[i]);  // 32 codes, step 1: exact
 
     const float zero[32] = {};
     for (const Type t : {Type::q8_0, Type::q4_0, Type::q4_1, Type::q5_0, Type::q5_1}) {
-        encode_row(t, zero, b, 32);
+        test::encode(t, zero, b, 32);
         decode_row(t, b, back, 32);
         for (const float v : back) CHECK(v == 0);
     }
@@ -269,7 +270,7 @@ TEST_CASE("codes on a rounding boundary equal the reference's, with and without 
             x[0] = f.range ? low : span;
             if (f.range) x[1] = low + span;
             uint8_t b[40];
-            encode_row(f.t, x, b, 32);
+            test::encode(f.t, x, b, 32);
             for (int i = 0; i < 32; ++i) {
                 volatile float product = (x[i] - low) * inverse;  // volatile: rounded here, whatever the flags
                 volatile float sum = product + f.offset;
@@ -309,7 +310,7 @@ TEST_CASE("constant, zero and single-value blocks encode exactly") {
         std::vector<float> x(256, 0.0f);
         Bytes packed(static_cast<size_t>(row_bytes(t, 256)));
         std::vector<float> back(256, 1.0f);
-        encode_row(t, x.data(), packed.data(), 256);
+        test::encode(t, x.data(), packed.data(), 256);
         decode_row(t, packed.data(), back.data(), 256);
         CHECK(std::all_of(back.begin(), back.end(), [](float v) { return v == 0; }));
         x.assign(256, -0.25f);
@@ -333,9 +334,9 @@ TEST_CASE("a value that is not finite affects its own block only") {
                                 -std::numeric_limits<float>::infinity(), 3e38f, 1e-42f}) {
             std::vector<float> x = random.normals(2 * n_block);
             Bytes clean(static_cast<size_t>(row_bytes(t, x.size()))), spoiled(clean.size());
-            encode_row(t, x.data(), clean.data(), x.size());
+            test::encode(t, x.data(), clean.data(), x.size());
             x[0] = bad;
-            encode_row(t, x.data(), spoiled.data(), x.size());
+            test::encode(t, x.data(), spoiled.data(), x.size());
             CHECK(std::equal(clean.begin() + static_cast<std::ptrdiff_t>(clean.size() / 2), clean.end(),
                              spoiled.begin() + static_cast<std::ptrdiff_t>(clean.size() / 2)));
         }
@@ -381,7 +382,7 @@ TEST_CASE("the published block vectors decode and encode bit for bit") {
             std::memcpy(x.data(), input.data(), input.size());
             Bytes got(expected.size());
             REQUIRE(row_bytes(e.t, x.size()) == got.size());
-            encode_row(e.t, x.data(), got.data(), x.size());
+            test::encode(e.t, x.data(), got.data(), x.size());
             CHECK(got == expected);
         }
     }

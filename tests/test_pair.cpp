@@ -6,6 +6,7 @@
 #include "../src/engine/model.h"
 #include "../src/plan/arch.h"
 #include "../src/plan/pair.h"
+#include "gguf_writer.h"
 #include "session_rig.h"
 #include "tiny.h"
 

@@ -5,6 +5,7 @@
 #include "../src/plan/arch.h"
 #include "../src/plan/pair.h"
 #include "../src/plan/weights.h"
+#include "gguf_writer.h"
 #include "tiny.h"
 
 using namespace auspex;

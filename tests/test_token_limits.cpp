@@ -157,7 +157,7 @@ TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
 TEST_CASE("missing tokenizer keys and keys of another type are rejected") {
     const Small v;
     for (int damage = 0; damage < 6; ++damage) {
-        detail::GgufWriter w;
+        test::GgufWriter w;
         w.add("general.architecture", "none");
         if (damage != 0) w.add("tokenizer.ggml.model", "gpt2");
         if (damage != 1) w.add("tokenizer.ggml.pre", "qwen2");

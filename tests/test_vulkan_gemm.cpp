@@ -1,5 +1,6 @@
 // Tests of the matrix-matrix kernels of prefill: tune_gemm.h, shaders/gemm*.
 #include "../src/machine/vulkan/tune_gemm.h"
+#include "encode.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +31,7 @@ struct PackedWeights {
         const std::vector<float> v = test::Random(seed).normals(size_t{n_out} * n_in, 0.02f);
         file.resize(n_out * row_bytes(t, n_in));
         values.resize(v.size());
-        encode_row(t, v.data(), file.data(), v.size());
+        test::encode(t, v.data(), file.data(), v.size());
         decode_row(t, file.data(), values.data(), v.size());
     }
 };

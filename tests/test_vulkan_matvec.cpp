@@ -1,5 +1,6 @@
 // Tests of the matrix-vector kernels and of the weight layouts they read: tune.h, repack.h.
 #include "../src/machine/vulkan/tune.h"
+#include "encode.h"
 #include "number_fields.h"
 #include "support.h"
 
@@ -24,7 +25,7 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     if (type == Type::f32 || type == Type::f16 || type == Type::bf16) {
         const std::vector<float> v = random.normals(d_out * d_in, 0.05f);
         std::vector<uint8_t> out(d_out * row_bytes(type, d_in));
-        encode_row(type, v.data(), out.data(), v.size());
+        test::encode(type, v.data(), out.data(), v.size());
         return out;
     }
     std::vector<uint8_t> out(d_out * row_bytes(type, d_in));

@@ -1,4 +1,5 @@
 #include "tiny.h"
+#include "gguf_writer.h"
 
 #include <cmath>
 #include <cstdlib>

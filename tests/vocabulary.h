@@ -1,6 +1,7 @@
 // Vocabularies made for tests of base/token.
 #pragma once
 #include "../src/base/token.h"
+#include "gguf_writer.h"
 
 #include <doctest/doctest.h>
 
@@ -52,7 +53,7 @@ struct Vocabulary {
         return add(alphabet(left + right), 1);
     }
     std::vector<std::byte> file() const {
-        detail::GgufWriter w;
+        test::GgufWriter w;
         w.add("general.architecture", "none");
         w.add("tokenizer.ggml.model", model);
         w.add("tokenizer.ggml.pre", pre);

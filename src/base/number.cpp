@@ -50,13 +50,11 @@ void decode_blocks(const uint8_t* from, float* to, size_t n, BlockDecoder decode
     AUSPEX_ASSERT(n % kBlock == 0);
     for (size_t i = 0; i < n; i += kBlock, from += kBytes) decode(from, to + i);
 }
-template <uint32_t kBlock, uint32_t kBytes, class BlockEncoder>
-void encode_blocks(const float* from, uint8_t* to, size_t n, BlockEncoder encode) {
-    AUSPEX_ASSERT(n % kBlock == 0);
-    for (size_t i = 0; i < n; i += kBlock, to += kBytes) {
-        std::memset(to, 0, kBytes);
-        encode(from + i, to);
-    }
+template <Type kType>
+void encode_blocks(const float* from, uint8_t* to, size_t n, void (*encode)(const float*, uint8_t*)) {
+    constexpr TypeInfo info = info_of(static_cast<uint32_t>(kType));
+    AUSPEX_ASSERT(n % info.n_block == 0);
+    for (size_t i = 0; i < n; i += info.n_block, to += info.block_bytes) encode(from + i, to);
 }
 
 }  // namespace number_impl
@@ -114,13 +112,6 @@ uint16_t f32_to_f16(float f) {
     return static_cast<uint16_t>(sign | h);
 }
 
-uint16_t f32_to_bf16(float f) {
-    uint32_t u;
-    std::memcpy(&u, &f, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(u >> 16 | 0x40u);
-    return static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-
 void decode_row(Type t, const void* from, float* to, size_t n) {
     namespace impl = number_impl;
     const uint8_t* p = static_cast<const uint8_t*>(from);
@@ -143,6 +134,7 @@ void decode_row(Type t, const void* from, float* to, size_t n) {
 }
 
 void encode_row(Type t, const float* from, void* to, size_t n) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case here");
     namespace impl = number_impl;
     uint8_t* p = static_cast<uint8_t*>(to);
     switch (t) {
@@ -152,18 +144,11 @@ void encode_row(Type t, const float* from, void* to, size_t n) {
         case Type::f16:
             for (size_t i = 0; i < n; ++i) impl::put_half(p + 2 * i, from[i]);
             return;
-        case Type::bf16:
-            for (size_t i = 0; i < n; ++i) {
-                const uint16_t h = f32_to_bf16(from[i]);
-                std::memcpy(p + 2 * i, &h, 2);
-            }
-            return;
-#define AUSPEX_ENCODE(type, id, name, n_block, block_bytes, kv) \
-    case Type::type: return impl::encode_blocks<n_block, block_bytes>(from, p, n, impl::encode_##type);
-            AUSPEX_BLOCK_TYPES(AUSPEX_ENCODE)
-#undef AUSPEX_ENCODE
+        case Type::q8_0: return impl::encode_blocks<Type::q8_0>(from, p, n, impl::encode_q8_0);
+        case Type::q4_0: return impl::encode_blocks<Type::q4_0>(from, p, n, impl::encode_q4_0);
+        case Type::q4_1: return impl::encode_blocks<Type::q4_1>(from, p, n, impl::encode_q4_1);
+        default: AUSPEX_ASSERT(false);  // no KV cache holds it
     }
-    AUSPEX_ASSERT(false);  // not a Type
 }
 
 }  // namespace detail

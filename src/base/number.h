@@ -18,10 +18,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The formats that this library computes with, one row each: enumerator, file id, name, elements of a block, bytes
-/// of a block, whether a KV cache may use it. A row here makes the enumerator, the table, decode_row() and
-/// encode_row(), which call decode_<enumerator>() and encode_<enumerator>(); every switch over Type elsewhere is
-/// complete and has no default, so that the compiler names each place that a new row needs. docs/CONTRIBUTING.md has
-/// the steps.
+/// of a block, whether a KV cache may use it. A row here makes the enumerator, the table and decode_row(), which calls
+/// decode_<enumerator>(); every switch over Type elsewhere is complete and has no default, so that the compiler names
+/// each place that a new row needs. docs/CONTRIBUTING.md has the steps.
 #define AUSPEX_PLAIN_TYPES(X)    \
     X(f32, 0, "F32", 1, 4, true) \
     X(f16, 1, "F16", 1, 2, true) \
@@ -108,7 +107,6 @@ inline float bf16_to_f32(uint16_t h) {
     std::memcpy(&f, &u, 4);
     return f;
 }
-uint16_t f32_to_bf16(float f);  ///< round to nearest even
 
 /// The codebook of IQ4_NL and IQ4_XS.
 extern const int8_t kIq4Values[16];
@@ -117,10 +115,9 @@ extern const int8_t kIq4Values[16];
 /// product is exact in float32 (number.cpp says why). n is a multiple of the block; `from` needs no alignment.
 void decode_row(Type t, const void* from, float* to, size_t n);
 
-/// Encodes n elements, a multiple of the block; `to` needs no alignment. F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 round
-/// exactly as the reference implementation does (KV caches rely on it). The K and IQ4 types are least-squares fits for
-/// tests and tools, not bit-identical to any other program's. A value that is not finite damages its own block only.
-/// cost      one or two passes; K and IQ4: 20 to 40.
+/// Encodes n elements, a multiple of the block, in a format that a KV cache may use, rounded exactly as the reference
+/// implementation does; `to` needs no alignment. A value that is not finite damages its own block only.
+/// cost      one or two passes.
 void encode_row(Type t, const float* from, void* to, size_t n);
 
 }  // namespace detail

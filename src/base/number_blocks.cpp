@@ -62,7 +62,7 @@ void decode_iq4_nl(const uint8_t* b, float* y) {
     }
 }
 
-// ------------------------------------------------------------------------- encoding, reference rounding
+// ------------------------------------------------------------------- encoding, rounded as the reference does
 
 void encode_q8_0(const float* x, uint8_t* b) {
     const float d = std::fabs(extreme(x, 32)) / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
@@ -70,59 +70,32 @@ void encode_q8_0(const float* x, uint8_t* b) {
     for (int i = 0; i < 32; ++i) b[2 + i] = byte(round_away(rounded_product(x[i], inverse)));
 }
 
-/// Q4_0 and Q5_0: the extreme value gets the lowest code, which is exactly representable.
-template <int kBits>
-void encode_symmetric(const float* x, uint8_t* b) {
-    constexpr int kHalf = 1 << (kBits - 1);
-    const float d = extreme(x, 32) / static_cast<float>(-kHalf), inverse = d != 0 ? 1.0f / d : 0.0f;
-    const float offset = static_cast<float>(kHalf) + 0.5f;
-    uint8_t* qs = b + (kBits == 5 ? 6 : 2);
-    uint32_t high = 0;
+/// The extreme value gets the lowest code, which is exactly representable.
+void encode_q4_0(const float* x, uint8_t* b) {
+    const float d = extreme(x, 32) / -8.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
     put_half(b, d);
     for (int j = 0; j < 16; ++j) {
-        const int q0 = code(rounded_product(x[j], inverse) + offset, 0, 2 * kHalf - 1);
-        const int q1 = code(rounded_product(x[j + 16], inverse) + offset, 0, 2 * kHalf - 1);
-        qs[j] = byte((q0 & 15) | (q1 & 15) << 4);
-        high |= static_cast<uint32_t>(q0 >> 4) << j | static_cast<uint32_t>(q1 >> 4) << (j + 16);
+        const int low = code(rounded_product(x[j], inverse) + 8.5f, 0, 15);
+        const int high = code(rounded_product(x[j + 16], inverse) + 8.5f, 0, 15);
+        b[2 + j] = byte(low | high << 4);
     }
-    if (kBits == 5) std::memcpy(b + 2, &high, 4);
 }
 
-/// Q4_1 and Q5_1: a range from the smallest to the largest element.
-template <int kBits>
-void encode_range(const float* x, uint8_t* b) {
-    constexpr int kTop = (1 << kBits) - 1;
+/// A range from the smallest to the largest element.
+void encode_q4_1(const float* x, uint8_t* b) {
     float min = x[0], max = x[0];
     for (int i = 1; i < 32; ++i) {
         min = std::min(min, x[i]);
         max = std::max(max, x[i]);
     }
-    const float d = (max - min) / static_cast<float>(kTop), inverse = d != 0 ? 1.0f / d : 0.0f;
-    uint8_t* qs = b + (kBits == 5 ? 8 : 4);
-    uint32_t high = 0;
+    const float d = (max - min) / 15.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
     put_half(b, d);
     put_half(b + 2, min);
     for (int j = 0; j < 16; ++j) {
-        const int q0 = code(rounded_product(x[j] - min, inverse) + 0.5f, 0, kTop);
-        const int q1 = code(rounded_product(x[j + 16] - min, inverse) + 0.5f, 0, kTop);
-        qs[j] = byte((q0 & 15) | (q1 & 15) << 4);
-        high |= static_cast<uint32_t>(q0 >> 4) << j | static_cast<uint32_t>(q1 >> 4) << (j + 16);
+        const int low = code(rounded_product(x[j] - min, inverse) + 0.5f, 0, 15);
+        const int high = code(rounded_product(x[j + 16] - min, inverse) + 0.5f, 0, 15);
+        b[4 + j] = byte(low | high << 4);
     }
-    if (kBits == 5) std::memcpy(b + 4, &high, 4);
-}
-
-void encode_q4_0(const float* x, uint8_t* b) { encode_symmetric<4>(x, b); }
-void encode_q5_0(const float* x, uint8_t* b) { encode_symmetric<5>(x, b); }
-void encode_q4_1(const float* x, uint8_t* b) { encode_range<4>(x, b); }
-void encode_q5_1(const float* x, uint8_t* b) { encode_range<5>(x, b); }
-
-// ------------------------------------------------------------------------- encoding, least squares
-
-void encode_iq4_nl(const float* x, uint8_t* b) {
-    const float d = as_half(fit_scale(x, 32, -127, 2, 7, iq4_value_near));
-    put_half(b, d);
-    const auto quantise = [d](float v) { return nearest_iq4(d != 0 ? v / d : 0.0f); };
-    for (int j = 0; j < 16; ++j) b[2 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
 }
 
 }  // namespace number_impl

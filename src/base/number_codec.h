@@ -1,6 +1,8 @@
-// base/number_codec: what the decoders and encoders of the formats share. Included by number*.cpp only.
+// base/number_codec: what the decoders and encoders of the formats share. Included by number*.cpp, and by the encoders
+// of tests.
 //
-// Owns    declarations of decode_<type>() and encode_<type>() for each row of AUSPEX_BLOCK_TYPES, and their helpers.
+// Owns    declarations of decode_<type>() for each row of AUSPEX_BLOCK_TYPES, of encode_<type>() for those that a KV
+//         cache may use, and their helpers.
 // Thread  pure functions.
 // Tests   tests/test_number.cpp
 #pragma once
@@ -14,12 +16,13 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
-// One block per call: `b` is the block, `y` or `x` its elements. An encoder gets a zeroed block.
-#define AUSPEX_DECLARE(type, id, name, n_block, block_bytes, kv) \
-    void decode_##type(const uint8_t* b, float* y);              \
-    void encode_##type(const float* x, uint8_t* b);
+// One block per call: `b` is the block, `y` or `x` its elements.
+#define AUSPEX_DECLARE(type, id, name, n_block, block_bytes, kv) void decode_##type(const uint8_t* b, float* y);
 AUSPEX_BLOCK_TYPES(AUSPEX_DECLARE)
 #undef AUSPEX_DECLARE
+void encode_q8_0(const float* x, uint8_t* b);
+void encode_q4_0(const float* x, uint8_t* b);
+void encode_q4_1(const float* x, uint8_t* b);
 
 inline float half_at(const uint8_t* p) { return f16_to_f32(load<uint16_t>(p)); }
 inline float of_int(int v) { return static_cast<float>(v); }
@@ -50,12 +53,6 @@ inline int code(float v, int lo, int hi) {
     if (v >= static_cast<float>(hi)) return hi;
     return static_cast<int>(v);
 }
-/// The nearest integer, held in lo..hi; a NaN gives lo.
-inline int nearest(float v, int lo, int hi) {
-    if (!(v > static_cast<float>(lo))) return lo;
-    if (v >= static_cast<float>(hi)) return hi;
-    return static_cast<int>(std::floor(v + 0.5f));
-}
 /// Half away from zero, held in -128..127; v + 0.5 would round 0.49999997 up, so compare the rest.
 inline int round_away(float v) {
     if (!(v > -128.0f)) return -128;
@@ -70,9 +67,6 @@ inline void put_half(uint8_t* p, float v) {
     const uint16_t h = f32_to_f16(v);
     std::memcpy(p, &h, 2);
 }
-/// What a reader will see: v after rounding to binary16.
-inline float as_half(float v) { return f16_to_f32(f32_to_f16(v)); }
-
 /// The first element of the largest magnitude, with its sign.
 inline float extreme(const float* x, int n) {
     float a = 0, v = 0;
@@ -83,37 +77,6 @@ inline float extreme(const float* x, int n) {
         }
     return v;
 }
-
-/// The entry of the IQ4 codebook nearest to v.
-inline int nearest_iq4(float v) {
-    int q = 0;
-    while (q < 15 && 2 * v > static_cast<float>(kIq4Values[q] + kIq4Values[q + 1])) ++q;
-    return q;
-}
-
-/// The scale s that fits x by s * value(code), weights x^2. `lowest` is the most negative value; the
-/// candidates put the extreme element near it. `value_near` maps x/s to the value it would get.
-template <class ValueNear>
-float fit_scale(const float* x, int n, float lowest, float step, int n_try, ValueNear value_near) {
-    const float top = extreme(x, n);
-    if (std::fabs(top) < 1e-15f) return 0;
-    float best = 0, best_gain = -1;
-    for (int t = -n_try; t <= n_try; ++t) {
-        const float inverse = (lowest + step * static_cast<float>(t)) / top;
-        float wxv = 0, wvv = 0;
-        for (int i = 0; i < n; ++i) {
-            const float v = value_near(x[i] * inverse), w = x[i] * x[i];
-            wxv += w * x[i] * v, wvv += w * v * v;
-        }
-        if (wvv > 0 && wxv * wxv > best_gain * wvv) {
-            best_gain = wxv * wxv / wvv;
-            best = wxv / wvv;
-        }
-    }
-    return best;
-}
-
-inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[nearest_iq4(v)]); }
 
 }  // namespace number_impl
 }  // namespace detail

@@ -1,10 +1,13 @@
-// Writing a GGUF file, for tools and tests.
-#include "gguf.h"
+#include "gguf_writer.h"
 
-namespace auspex {
-inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
-namespace gguf_writer_impl {
+#include "encode.h"
+
+namespace test {
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
 
 template <class T>
 void put(std::string& s, T v) {
@@ -12,7 +15,7 @@ void put(std::string& s, T v) {
     std::memcpy(b, &v, sizeof(T));
     s.append(b, sizeof(T));
 }
-inline void put_string(std::string& s, std::string_view v) {
+void put_string(std::string& s, std::string_view v) {
     put<uint64_t>(s, v.size());
     s.append(v);
 }
@@ -36,17 +39,16 @@ int64_t length(const List& values) {
 }
 constexpr uint32_t id(MetaType t) { return static_cast<uint32_t>(t); }
 
-}  // namespace gguf_writer_impl
+}  // namespace
 
 void GgufWriter::add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes) {
-    namespace impl = gguf_writer_impl;
-    impl::put_string(meta_, key);
+    put_string(meta_, key);
     if (n >= 0) {
-        impl::put<uint32_t>(meta_, impl::id(MetaType::array));
-        impl::put<uint32_t>(meta_, type);
-        impl::put<uint64_t>(meta_, static_cast<uint64_t>(n));
+        put<uint32_t>(meta_, id(MetaType::array));
+        put<uint32_t>(meta_, type);
+        put<uint64_t>(meta_, static_cast<uint64_t>(n));
     } else {
-        impl::put<uint32_t>(meta_, type);
+        put<uint32_t>(meta_, type);
     }
     meta_.append(bytes);
     ++n_meta_;
@@ -54,49 +56,39 @@ void GgufWriter::add_raw(std::string_view key, uint32_t type, int64_t n, std::st
 
 void GgufWriter::add(std::string_view key, std::string_view value) {
     std::string s;
-    gguf_writer_impl::put_string(s, value);
-    add_raw(key, gguf_writer_impl::id(MetaType::string), -1, s);
+    put_string(s, value);
+    add_raw(key, id(MetaType::string), -1, s);
 }
 void GgufWriter::add(std::string_view key, uint32_t value) {
     if (key == "general.alignment") {
         AUSPEX_ASSERT(infos_.empty() && value != 0 && (value & (value - 1)) == 0);
         alignment_ = value;
     }
-    add_raw(key, gguf_writer_impl::id(MetaType::u32), -1, gguf_writer_impl::bytes_of(value));
+    add_raw(key, id(MetaType::u32), -1, bytes_of(value));
 }
-void GgufWriter::add(std::string_view key, int32_t value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::i32), -1, gguf_writer_impl::bytes_of(value));
-}
-void GgufWriter::add(std::string_view key, float value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::f32), -1, gguf_writer_impl::bytes_of(value));
-}
+void GgufWriter::add(std::string_view key, int32_t value) { add_raw(key, id(MetaType::i32), -1, bytes_of(value)); }
+void GgufWriter::add(std::string_view key, float value) { add_raw(key, id(MetaType::f32), -1, bytes_of(value)); }
 void GgufWriter::add(std::string_view key, bool value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::boolean), -1, gguf_writer_impl::bytes_of<uint8_t>(value ? 1 : 0));
+    add_raw(key, id(MetaType::boolean), -1, bytes_of<uint8_t>(value ? 1 : 0));
 }
-void GgufWriter::add(std::string_view key, uint16_t value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::u16), -1, gguf_writer_impl::bytes_of(value));
-}
+void GgufWriter::add(std::string_view key, uint16_t value) { add_raw(key, id(MetaType::u16), -1, bytes_of(value)); }
 
 void GgufWriter::add(std::string_view key, const std::vector<std::string>& values) {
     std::string s;
-    for (const std::string& v : values) gguf_writer_impl::put_string(s, v);
-    add_raw(key, gguf_writer_impl::id(MetaType::string), gguf_writer_impl::length(values), s);
+    for (const std::string& v : values) put_string(s, v);
+    add_raw(key, id(MetaType::string), length(values), s);
 }
 void GgufWriter::add(std::string_view key, const std::vector<int32_t>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::i32), impl::length(values), impl::list_bytes<int32_t>(values));
+    add_raw(key, id(MetaType::i32), length(values), list_bytes<int32_t>(values));
 }
 void GgufWriter::add(std::string_view key, const std::vector<uint32_t>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::u32), impl::length(values), impl::list_bytes<uint32_t>(values));
+    add_raw(key, id(MetaType::u32), length(values), list_bytes<uint32_t>(values));
 }
 void GgufWriter::add(std::string_view key, const std::vector<float>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::f32), impl::length(values), impl::list_bytes<float>(values));
+    add_raw(key, id(MetaType::f32), length(values), list_bytes<float>(values));
 }
 void GgufWriter::add(std::string_view key, const std::vector<bool>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::boolean), impl::length(values), impl::list_bytes<uint8_t>(values));
+    add_raw(key, id(MetaType::boolean), length(values), list_bytes<uint8_t>(values));
 }
 
 void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne,
@@ -115,23 +107,22 @@ void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint
 void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const float> values) {
     AUSPEX_ASSERT(type_info(type).supported);
     std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, values.size())));
-    encode_row(type, values.data(), bytes.data(), values.size());  // rows are whole blocks: one long row is all rows
+    encode(type, values.data(), bytes.data(), values.size());  // rows are whole blocks: one long row is all rows
     tensor(name, type, ne, Span<const std::byte>(bytes));
 }
 
 std::vector<std::byte> GgufWriter::finish() const {
-    namespace impl = gguf_writer_impl;
     std::string head = "GGUF";
-    impl::put<uint32_t>(head, 3);
-    impl::put<uint64_t>(head, infos_.size());
-    impl::put<uint64_t>(head, n_meta_);
+    put<uint32_t>(head, 3);
+    put<uint64_t>(head, infos_.size());
+    put<uint64_t>(head, n_meta_);
     head += meta_;
     for (const Info& info : infos_) {
-        impl::put_string(head, info.name);
-        impl::put<uint32_t>(head, static_cast<uint32_t>(info.ne.size()));
-        for (const uint64_t n : info.ne) impl::put<uint64_t>(head, n);
-        impl::put<uint32_t>(head, static_cast<uint32_t>(info.type));
-        impl::put<uint64_t>(head, info.offset);
+        put_string(head, info.name);
+        put<uint32_t>(head, static_cast<uint32_t>(info.ne.size()));
+        for (const uint64_t n : info.ne) put<uint64_t>(head, n);
+        put<uint32_t>(head, static_cast<uint32_t>(info.type));
+        put<uint64_t>(head, info.offset);
     }
     head.resize(static_cast<size_t>(round_up(head.size(), alignment_)));
     std::vector<std::byte> file(head.size() + data_.size());
@@ -140,6 +131,4 @@ std::vector<std::byte> GgufWriter::finish() const {
     return file;
 }
 
-}  // namespace detail
-}  // namespace AUSPEX_VERSION_NAMESPACE
-}  // namespace auspex
+}  // namespace test
