@@ -104,11 +104,11 @@ class Qwen {
 
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
-        if (Status s = head(); !s.ok()) return s;
+        AUSPEX_TRY(head());
         out_.stop(true);
-        if (Status s = find_last_query(); !s.ok()) return s;
+        AUSPEX_TRY(find_last_query());
         for (size_t i = 0; i < messages_.size(); ++i) {
-            if (Status s = message(i); !s.ok()) return s;
+            AUSPEX_TRY(message(i));
             // Once the user speaks again, the thinking after this message is dropped.
             if (!keeps_ && i == last_query_ && i + 1 < messages_.size()) out_.stop(false);
         }
@@ -162,11 +162,11 @@ class Qwen {
         Marked system;
         if (is_system(0)) {
             n_system_ = 1;
-            if (Status s = system_content(0, &system); !s.ok()) return s;
+            AUSPEX_TRY(system_content(0, &system));
             if (unsloth() && messages_.size() > 1 && is_system(1)) {
                 n_system_ = 2;
                 Marked second;
-                if (Status s = system_content(1, &second); !s.ok()) return s;
+                AUSPEX_TRY(system_content(1, &second));
                 system.text += '\n' + second.text;
             }
         }
@@ -269,7 +269,7 @@ class Qwen {
         for (size_t k = 0; k < m.tool_calls.size(); ++k) {
             const bool blank = trim_space(answer).empty();
             out_.fixed(k > 0 ? "\n" : blank ? "" : "\n\n");
-            if (Status s = call(m.tool_calls[k], say(message_path(i), ".tool_calls[", k, "]")); !s.ok()) return s;
+            AUSPEX_TRY(call(m.tool_calls[k], say(message_path(i), ".tool_calls[", k, "]")));
         }
         out_.fixed("<|im_end|>\n");
         return Status();

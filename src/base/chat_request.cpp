@@ -85,7 +85,7 @@ Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
         ToolCall out;
         out.name = name->text();
         if (const Json* arguments = given(*call, "arguments"))
-            if (Status s = read_arguments(*arguments, here + ".arguments", out); !s.ok()) return s;
+            AUSPEX_TRY(read_arguments(*arguments, here + ".arguments", out));
         m.tool_calls.push_back(std::move(out));
     }
     return Status();
@@ -97,15 +97,13 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
     if (role == nullptr || !role->is(Json::Kind::string))
         return fail(Code::bad_argument, path, " has no role, expected a string");
     m.role = role->text();
-    if (const Json* content = json.find("content"))
-        if (Status s = read_content(*content, path + ".content", m); !s.ok()) return s;
+    if (const Json* content = json.find("content")) AUSPEX_TRY(read_content(*content, path + ".content", m));
     if (const Json* reasoning = json.find("reasoning_content");
         reasoning != nullptr && reasoning->is(Json::Kind::string)) {
         m.reasoning = reasoning->text();
         m.has_reasoning = true;
     }
-    if (const Json* calls = given(json, "tool_calls"))
-        if (Status s = read_calls(*calls, path + ".tool_calls", m); !s.ok()) return s;
+    if (const Json* calls = given(json, "tool_calls")) AUSPEX_TRY(read_calls(*calls, path + ".tool_calls", m));
     return Status();
 }
 
@@ -130,7 +128,7 @@ Status read_request(const Json& json, ChatRequest& r) {
     if (!messages->is(Json::Kind::array)) return wrong("messages", *messages, "a list");
     for (size_t i = 0; i < messages->items().size(); ++i) {
         r.messages.emplace_back();
-        if (Status s = read_message(messages->items()[i], message_path(i), r.messages.back()); !s.ok()) return s;
+        AUSPEX_TRY(read_message(messages->items()[i], message_path(i), r.messages.back()));
     }
     if (const Json* tools = given(json, "tools")) {
         if (!tools->is(Json::Kind::array)) return wrong("tools", *tools, "a list");
@@ -140,7 +138,7 @@ Status read_request(const Json& json, ChatRequest& r) {
             r.tools.push_back(tool.dump(Json::Numbers::written));
         }
     }
-    if (Status s = read_switches(json, "", r); !s.ok()) return s;
+    AUSPEX_TRY(read_switches(json, "", r));
     if (const Json* more = given(json, "chat_template_kwargs")) {
         if (!more->is(Json::Kind::object)) return wrong("chat_template_kwargs", *more, "an object");
         return read_switches(*more, "chat_template_kwargs.", r);
@@ -153,9 +151,9 @@ Status read_request(const Json& json, ChatRequest& r) {
 
 Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDARY {
     detail::Json json;
-    if (Status s = detail::Json::parse(text).get(json); !s.ok()) return s;
+    AUSPEX_TRY(detail::Json::parse(text).get(json));
     ChatRequest request;
-    if (Status s = detail::chat_request_impl::read_request(json, request); !s.ok()) return s;
+    AUSPEX_TRY(detail::chat_request_impl::read_request(json, request));
     return request;
 }
 AUSPEX_CATCH

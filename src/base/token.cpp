@@ -114,7 +114,7 @@ Result<Tokenizer> Tokenizer::load(const Gguf& gguf, const Progress& progress, To
     Tokenizer t;
     TokenizerLoadWork unused;
     Loader loader{t, gguf, progress, work != nullptr ? *work : unused};
-    if (Status s = loader.load(); !s.ok()) return s;
+    AUSPEX_TRY(loader.load());
     return t;
 }
 

@@ -122,7 +122,7 @@ void Commands::refuse(Status status) {
 Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
-    if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
+    AUSPEX_TRY(timeline_.wait(timeline_.last()));
     if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS)
         return gpu_->check(r, "vkResetCommandBuffer");
     for (VkDescriptorPool p : set_pools_)

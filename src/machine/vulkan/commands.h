@@ -12,8 +12,8 @@
 //   commands.dispatch(n_group);
 //   commands.barrier();                               // later kernels see earlier writes
 //   ...
-//   if (Status s = commands.end(); !s.ok()) return s; // the first error of all calls above
-//   if (Status s = commands.run(); !s.ok()) return s; // submit and wait; again for a replay
+//   AUSPEX_TRY(commands.end()); // the first error of all calls above
+//   AUSPEX_TRY(commands.run()); // submit and wait; again for a replay
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "memory.h"

@@ -209,7 +209,7 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
     }
     gpu->owns_instance = true;
     if (!detail.loader) keep_drivers_loaded();
-    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
     if (detail.edit_instance) detail.edit_instance(&t);
     if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
         const VkResult m = t.vkCreateDebugUtilsMessengerEXT(gpu->instance, &listen, nullptr, &gpu->messenger);
@@ -371,7 +371,7 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     gpu->queue = static_cast<VkQueue>(h.queue);
     gpu->host_lock = h.lock_queue;
     gpu->host_unlock = h.unlock_queue;
-    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
     VkPhysicalDeviceProperties2 p{};
     p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
     gpu->vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p);
@@ -480,12 +480,12 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
     };
     if (options.borrow) {
-        if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
+        AUSPEX_TRY(impl::borrow_device(gpu.get(), *options.borrow));
         look();
     } else {
-        if (Status s = load_library(gpu.get(), detail); !s.ok()) return s;
-        if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
-        if (Status s = impl::choose_physical(gpu.get(), options, detail, choice ? choice : &any); !s.ok()) return s;
+        AUSPEX_TRY(load_library(gpu.get(), detail));
+        AUSPEX_TRY(impl::create_instance(gpu.get(), detail));
+        AUSPEX_TRY(impl::choose_physical(gpu.get(), options, detail, choice ? choice : &any));
         look();
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
@@ -506,11 +506,11 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
         }
         gpu->owns_device = true;
     }
-    if (Status s = impl::load_device_functions(gpu.get()); !s.ok()) return s;
+    AUSPEX_TRY(impl::load_device_functions(gpu.get()));
     if (detail.edit_device) detail.edit_device(&gpu->vk);
     if (!options.borrow) gpu->vk.vkGetDeviceQueue(gpu->device, gpu->traits.queue_family, 0, &gpu->queue);
-    if (Status s = choose_memory(gpu.get(), detail.direct_upload); !s.ok()) return s;
-    if (Status s = impl::create_layouts(gpu.get()); !s.ok()) return s;
+    AUSPEX_TRY(choose_memory(gpu.get(), detail.direct_upload));
+    AUSPEX_TRY(impl::create_layouts(gpu.get()));
     return gpu;
 }
 

@@ -170,7 +170,7 @@ Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     m.blocks_.reserve(plan.blocks_.size());
     for (const MemoryPlan::Block& b : plan.blocks_) {
         m.blocks_.emplace_back();
-        if (Status s = m.take_block({b.arena, b.bytes + plan.tail_}, &m.blocks_.back()); !s.ok()) return s;
+        AUSPEX_TRY(m.take_block({b.arena, b.bytes + plan.tail_}, &m.blocks_.back()));
     }
     m.regions_.reserve(plan.items_.size());
     for (const MemoryPlan::Item& i : plan.items_) {
@@ -202,7 +202,7 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
     for (uint32_t i = 0; i < 2 && staging; ++i) t.half_[i].staging = staging[i];
     t.gpu_ = gpu;
     t.half_bytes_ = round_up(std::max<uint64_t>(half_bytes, 4096), 4096);
-    if (Status s = Timeline::create(gpu).get(t.timeline_); !s.ok()) return s;
+    AUSPEX_TRY(Timeline::create(gpu).get(t.timeline_));
     VkCommandPoolCreateInfo pool{};
     pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT | VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
@@ -227,7 +227,7 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
 // Waits for the half's last use and opens its command buffer.
 Status Transfer::begin(uint32_t half) {
     Half& h = half_[half];
-    if (Status s = timeline_.wait(h.value); !s.ok()) return s;
+    AUSPEX_TRY(timeline_.wait(h.value));
     h.copies.clear();
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
@@ -293,7 +293,7 @@ Status Transfer::need_staging() {
     MemoryPlan plan(gpu_->traits);
     plan.add(Arena::ring, half_bytes_, "staging");
     plan.add(Arena::ring, half_bytes_, "staging");
-    if (Status s = Memory::take(gpu_, plan).get(memory_); !s.ok()) return s;
+    AUSPEX_TRY(Memory::take(gpu_, plan).get(memory_));
     for (uint32_t i = 0; i < 2; ++i) half_[i].staging = memory_[i];
     return {};
 }
@@ -305,23 +305,23 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         return fail(Code::bad_argument, "a transfer grain of ", grain, " bytes: expected 1 to ", half_bytes_, ".");
     const uint64_t max_chunk = half_bytes_ / grain * grain;
     if (to.mapped) {
-        if (Status s = finish(); !s.ok()) return s;  // keeps the order with fills and copies before
+        AUSPEX_TRY(finish());  // keeps the order with fills and copies before
         for (uint64_t at = 0; at < bytes; at += max_chunk)
-            if (Status s = fill(to.mapped + at, at, std::min(max_chunk, bytes - at)); !s.ok()) return s;
+            AUSPEX_TRY(fill(to.mapped + at, at, std::min(max_chunk, bytes - at)));
         return flush(to, bytes, true);
     }
-    if (Status s = need_staging(); !s.ok()) return s;
+    AUSPEX_TRY(need_staging());
     for (uint64_t at = 0; at < bytes; at += max_chunk) {
         const uint64_t n = std::min(max_chunk, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
-        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
         const Region& staging = half_[half].staging;
-        if (Status s = fill(staging.mapped, at, n); !s.ok()) return s;
-        if (Status s = flush(staging, n, true); !s.ok()) return s;
-        if (Status s = begin(half); !s.ok()) return s;
+        AUSPEX_TRY(fill(staging.mapped, at, n));
+        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(begin(half));
         add_copy(half_[half], to.part(at, n), staging, n);
-        if (Status s = send(half); !s.ok()) return s;
+        AUSPEX_TRY(send(half));
     }
     return {};
 }
@@ -340,7 +340,7 @@ Status Transfer::fill(const Region& to, uint32_t value) {
                     to.bytes, ".");
     if (to.bytes == 0) return {};
     if (to.mapped) {
-        if (Status s = finish(); !s.ok()) return s;
+        AUSPEX_TRY(finish());
         const bool same = value == (value & 0xffu) * 0x01010101u;
         if (same)
             std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
@@ -350,7 +350,7 @@ Status Transfer::fill(const Region& to, uint32_t value) {
     }
     const uint32_t half = next_;
     next_ ^= 1u;
-    if (Status s = begin(half); !s.ok()) return s;
+    AUSPEX_TRY(begin(half));
     gpu_->vk.vkCmdFillBuffer(half_[half].commands, to.buffer, to.offset, to.bytes, value);
     return send(half);
 }
@@ -364,7 +364,7 @@ Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
     if (n == 0) return {};
     const uint32_t half = next_;
     next_ ^= 1u;
-    if (Status s = begin(half); !s.ok()) return s;
+    AUSPEX_TRY(begin(half));
     for (size_t i = 0; i < from.size(); ++i)
         if (from[i].bytes != 0) add_copy(half_[half], to[i], from[i], from[i].bytes);
     return send(half);
@@ -375,22 +375,22 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
         return fail(Code::bad_argument, "a read of ", bytes, " bytes goes beyond a region of ", from.bytes, ".");
     if (bytes == 0) return {};
     if (from.mapped) {
-        if (Status s = finish(); !s.ok()) return s;
-        if (Status s = flush(from, bytes, false); !s.ok()) return s;
+        AUSPEX_TRY(finish());
+        AUSPEX_TRY(flush(from, bytes, false));
         std::memcpy(to, from.mapped, bytes);
         return {};
     }
-    if (Status s = need_staging(); !s.ok()) return s;
+    AUSPEX_TRY(need_staging());
     std::byte* out = static_cast<std::byte*>(to);
     for (uint64_t at = 0; at < bytes; at += half_bytes_) {
         const uint64_t n = std::min(half_bytes_, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
-        if (Status s = begin(half); !s.ok()) return s;
+        AUSPEX_TRY(begin(half));
         add_copy(half_[half], half_[half].staging, from.part(at, n), n);
-        if (Status s = send(half); !s.ok()) return s;
-        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
-        if (Status s = flush(half_[half].staging, n, false); !s.ok()) return s;
+        AUSPEX_TRY(send(half));
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
+        AUSPEX_TRY(flush(half_[half].staging, n, false));
         std::memcpy(out + at, half_[half].staging.mapped, n);
     }
     return {};

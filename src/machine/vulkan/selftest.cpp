@@ -245,15 +245,15 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
     Memory memory;
     Transfer transfer;
     Commands commands;
-    if (Status s = Memory::take(gpu, plan).get(memory); !s.ok()) return s;
-    if (Status s = Transfer::create(gpu, 1u << 20).get(transfer); !s.ok()) return s;
-    if (Status s = Commands::create(gpu).get(commands); !s.ok()) return s;
+    AUSPEX_TRY(Memory::take(gpu, plan).get(memory));
+    AUSPEX_TRY(Transfer::create(gpu, 1u << 20).get(transfer));
+    AUSPEX_TRY(Commands::create(gpu).get(commands));
     for (const impl::Question& q : all) {
-        if (Status s = transfer.write(memory[q.in], q.input.data(), q.input.size() * 4); !s.ok()) return s;
-        if (Status s = transfer.fill(memory[q.out], 0x7fc0beefu); !s.ok()) return s;  // what was not written is a NaN
+        AUSPEX_TRY(transfer.write(memory[q.in], q.input.data(), q.input.size() * 4));
+        AUSPEX_TRY(transfer.fill(memory[q.out], 0x7fc0beefu));  // what was not written is a NaN
     }
-    if (Status s = transfer.finish(); !s.ok()) return s;
-    if (Status s = commands.begin(true); !s.ok()) return s;
+    AUSPEX_TRY(transfer.finish());
+    AUSPEX_TRY(commands.begin(true));
     for (impl::Question& q : all) {
         q.made = pipelines.wait(q.pipeline);
         if (q.made.code == Code::device_lost || q.made.code == Code::out_of_memory) return q.made;
@@ -262,8 +262,8 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
         commands.push(q.n);
         commands.dispatch(q.n_group);
     }
-    if (Status s = commands.end(); !s.ok()) return s;
-    if (Status s = commands.run(); !s.ok()) return s;
+    AUSPEX_TRY(commands.end());
+    AUSPEX_TRY(commands.run());
 
     SelfTest test;
     std::vector<const impl::Question*> rows;
@@ -281,7 +281,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
             test.checks.push_back(std::move(c));
             continue;
         }
-        if (Status s = transfer.read(memory[q.out], q.output.data(), q.output.size() * 4); !s.ok()) return s;
+        AUSPEX_TRY(transfer.read(memory[q.out], q.output.data(), q.output.size() * 4));
         if (is_rows)
             rows.push_back(&q);
         else

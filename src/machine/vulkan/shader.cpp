@@ -92,7 +92,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
     auto s = std::make_shared<Shaders>();
     s->raw_.resize(raw_bytes / 4);
     std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
-    if (Status r = inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)); !r.ok()) return r;
+    AUSPEX_TRY(inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)));
     // Format: magic, n_module; for each module name offset, name bytes, word offset, n_word; then names and words.
     const std::vector<uint32_t>& w = s->raw_;
     const uint64_t n = w[1];
@@ -419,7 +419,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
-    if (Status s = module_fits(module->words, t); !s.ok()) return s;
+    AUSPEX_TRY(module_fits(module->words, t));
     if (module->contract) AUSPEX_TRY(check_key(*module->contract, key));
     *contract = module->contract;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
