@@ -24,10 +24,8 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, std::shared_ptr<CommandPool> p
     queries.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
     queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
     queries.queryCount = kMarks * c.n_slot();
-    if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &queries, nullptr, &c.queries_); r != VK_SUCCESS) {
-        c.queries_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateQueryPool");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkCreateQueryPool(gpu->device, &queries, nullptr, &c.queries_), &c.queries_,
+                         "vkCreateQueryPool"));
     c.marks_.resize(queries.queryCount + 2);
     VkCommandBufferAllocateInfo marks{};
     marks.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;

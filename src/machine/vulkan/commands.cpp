@@ -75,10 +75,8 @@ Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
     info.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
     info.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_); r != VK_SUCCESS) {
-        made->pool_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateCommandPool");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_), &made->pool_,
+                         "vkCreateCommandPool"));
     return made;
 }
 
@@ -96,19 +94,15 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     info.commandPool = c.pool_->handle();
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {
-        c.commands_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkAllocateCommandBuffers");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_), &c.commands_,
+                         "vkAllocateCommandBuffers"));
     if (n_timestamp > 0 && gpu->traits.timestamp_bits > 0) {
         VkQueryPoolCreateInfo q{};
         q.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
         q.queryType = VK_QUERY_TYPE_TIMESTAMP;
         q.queryCount = n_timestamp;
-        if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &q, nullptr, &c.queries_); r != VK_SUCCESS) {
-            c.queries_ = VK_NULL_HANDLE;
-            return gpu->check(r, "vkCreateQueryPool");
-        }
+        AUSPEX_TRY(gpu->made(gpu->vk.vkCreateQueryPool(gpu->device, &q, nullptr, &c.queries_), &c.queries_,
+                             "vkCreateQueryPool"));
         c.n_timestamp_ = n_timestamp;
     }
     return c;
@@ -123,11 +117,9 @@ Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
     AUSPEX_TRY(timeline_.wait(timeline_.last()));
-    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS)
-        return gpu_->check(r, "vkResetCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetCommandBuffer(commands_, 0), "vkResetCommandBuffer"));
     for (VkDescriptorPool p : set_pools_)
-        if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
-            return gpu_->check(r, "vkResetDescriptorPool");
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0), "vkResetDescriptorPool"));
     sets_.clear();
     labels_.clear();
     n_dispatch_ = n_barrier_ = n_set_ = in_pool_ = pool_index_ = 0;
@@ -137,8 +129,7 @@ Status Commands::begin(bool once) {
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = once ? VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT : VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
-    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(commands_, &info); r != VK_SUCCESS)
-        return gpu_->check(r, "vkBeginCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkBeginCommandBuffer(commands_, &info), "vkBeginCommandBuffer"));
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
     // Submissions to one queue start in order but may overlap. This barrier makes earlier writes visible.

@@ -344,8 +344,8 @@ Status create_layouts(Gpu* gpu) {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = kMaxBindings;
     set.pBindings = bindings;
-    if (VkResult r = gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateDescriptorSetLayout");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout),
+                          "vkCreateDescriptorSetLayout"));
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, gpu->traits.addresses ? kPushAllBytes : kPushBytes};
     VkPipelineLayoutCreateInfo layout{};
     layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;

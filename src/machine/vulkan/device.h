@@ -209,6 +209,12 @@ struct Gpu {
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
     Status check(VkResult result, const char* function, const char* doing = "");
+    /// The same of a function that makes *handle, which a failure leaves null.
+    template <class Handle>
+    Status made(VkResult result, Handle* handle, const char* function, const char* doing = "") {
+        if (result != VK_SUCCESS) *handle = VK_NULL_HANDLE;
+        return check(result, function, doing);
+    }
     /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
     /// one, and the fence, if there is one.
     Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);

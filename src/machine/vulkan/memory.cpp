@@ -90,10 +90,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
     info.usage = t.buffer_usage();
-    if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
-        out->buffer = VK_NULL_HANDLE;
-        return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
-    }
+    AUSPEX_TRY(gpu_->made(gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer), &out->buffer,
+                          "vkCreateBuffer", arena_name(want.arena)));
     VkMemoryRequirements need{};
     gpu_->vk.vkGetBufferMemoryRequirements(gpu_->device, out->buffer, &need);
     uint32_t type = want.arena == Arena::ring                                     ? t.type_readback
@@ -121,8 +119,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     }
     (out->on_device ? device_bytes_ : host_bytes_) += need.size;
     (out->on_device ? gpu_->device_bytes : gpu_->host_bytes) += need.size;
-    if (VkResult b = gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0); b != VK_SUCCESS)
-        return gpu_->check(b, "vkBindBufferMemory");
+    AUSPEX_TRY(
+        gpu_->check(gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0), "vkBindBufferMemory"));
     if (t.addresses) {
         VkBufferDeviceAddressInfo ask{};
         ask.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
@@ -134,8 +132,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     const bool visible = (flags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) != 0;
     if (visible && (!out->on_device || t.device_mapped)) {
         void* p = nullptr;
-        if (VkResult m = gpu_->vk.vkMapMemory(gpu_->device, out->memory, 0, VK_WHOLE_SIZE, 0, &p); m != VK_SUCCESS)
-            return gpu_->check(m, "vkMapMemory", arena_name(want.arena));
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkMapMemory(gpu_->device, out->memory, 0, VK_WHOLE_SIZE, 0, &p), "vkMapMemory",
+                               arena_name(want.arena)));
         out->mapped = static_cast<std::byte*>(p);
     }
     return {};
@@ -207,18 +205,15 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
     pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT | VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
     pool.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &t.pool_); r != VK_SUCCESS) {
-        t.pool_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateCommandPool");
-    }
+    AUSPEX_TRY(
+        gpu->made(gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &t.pool_), &t.pool_, "vkCreateCommandPool"));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
     info.commandPool = t.pool_;
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 2;
     VkCommandBuffer both[2] = {};
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, both); r != VK_SUCCESS)
-        return gpu->check(r, "vkAllocateCommandBuffers");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, both), "vkAllocateCommandBuffers"));
     t.half_[0].commands = both[0];
     t.half_[1].commands = both[1];
     return t;
@@ -232,8 +227,7 @@ Status Transfer::begin(uint32_t half) {
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(h.commands, &info); r != VK_SUCCESS)
-        return gpu_->check(r, "vkBeginCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkBeginCommandBuffer(h.commands, &info), "vkBeginCommandBuffer"));
     VkMemoryBarrier b{};
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
@@ -252,8 +246,7 @@ Status Transfer::send(uint32_t half) {
     b.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
     gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0,
                                   nullptr, 0, nullptr);
-    if (VkResult r = gpu_->vk.vkEndCommandBuffer(h.commands); r != VK_SUCCESS)
-        return gpu_->check(r, "vkEndCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkEndCommandBuffer(h.commands), "vkEndCommandBuffer"));
     return timeline_.submit(h.commands).get(h.value);
 }
 

@@ -443,8 +443,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     info.size = 4096;
     info.usage = t.buffer_usage();  // a buffer of more uses may be kept out of more types
     VkBuffer sample = VK_NULL_HANDLE;
-    if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateBuffer");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample), "vkCreateBuffer"));
     VkMemoryRequirements need{};
     gpu->vk.vkGetBufferMemoryRequirements(gpu->device, sample, &need);
     gpu->vk.vkDestroyBuffer(gpu->device, sample, nullptr);

@@ -445,8 +445,8 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     words.codeSize = module->words.size() * sizeof(uint32_t);
     words.pCode = module->words.data();
     VkShaderModule shader = VK_NULL_HANDLE;
-    if (VkResult r = gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader); r != VK_SUCCESS)
-        return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader),
+                           "vkCreateShaderModule", key.shader.c_str()));
     VkSpecializationInfo special{};
     special.mapEntryCount = static_cast<uint32_t>(entries.size());
     special.pMapEntries = entries.data();
@@ -470,8 +470,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     info.layout = gpu_->pipeline_layout;
     const VkResult r = gpu_->vk.vkCreateComputePipelines(gpu_->device, cache_, 1, &info, nullptr, out);
     gpu_->vk.vkDestroyShaderModule(gpu_->device, shader, nullptr);
-    if (r != VK_SUCCESS) *out = VK_NULL_HANDLE;
-    return gpu_->check(r, "vkCreateComputePipelines", key.shader.c_str());
+    return gpu_->made(r, out, "vkCreateComputePipelines", key.shader.c_str());
 }
 
 Status Pipelines::wait(Id id) {

@@ -42,10 +42,7 @@ Result<Timeline> Timeline::create(GpuRef gpu) {
         VkFenceCreateInfo info{};
         info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
         for (VkFence& f : t.fences_)
-            if (VkResult r = g.vk.vkCreateFence(g.device, &info, nullptr, &f); r != VK_SUCCESS) {
-                f = VK_NULL_HANDLE;
-                return t.gpu_->check(r, "vkCreateFence");
-            }
+            AUSPEX_TRY(t.gpu_->made(g.vk.vkCreateFence(g.device, &info, nullptr, &f), &f, "vkCreateFence"));
         return t;
     }
     VkSemaphoreTypeCreateInfo type{};
@@ -54,10 +51,8 @@ Result<Timeline> Timeline::create(GpuRef gpu) {
     VkSemaphoreCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
     info.pNext = &type;
-    if (VkResult r = g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS) {
-        t.semaphore_ = VK_NULL_HANDLE;
-        return t.gpu_->check(r, "vkCreateSemaphore");
-    }
+    AUSPEX_TRY(t.gpu_->made(g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_), &t.semaphore_,
+                            "vkCreateSemaphore"));
     return t;
 }
 
