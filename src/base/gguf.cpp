@@ -296,19 +296,31 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     return true;
 }
 
-/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
-template <class Item, class Name>
-std::vector<uint32_t> sorted_by(const std::vector<Item>& items, Name name, const Item** twice) {
-    std::vector<uint32_t> order(items.size());
-    for (uint32_t i = 0; i < items.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return name(items[a]) < name(items[b]); });
-    *twice = nullptr;
-    for (size_t i = 1; i < order.size(); ++i)
-        if (name(items[order[i - 1]]) == name(items[order[i]])) *twice = &items[order[i]];
-    return order;
-}
 inline std::string_view name_of(const Meta& m) { return m.key; }
 inline std::string_view name_of(const Tensor& t) { return t.name; }
+
+/// Indices of names in their order; `twice` receives the index of a name that comes again, or SIZE_MAX.
+std::vector<uint32_t> sorted_names(const std::vector<std::string_view>& names, size_t* twice) {
+    std::vector<uint32_t> order(names.size());
+    for (uint32_t i = 0; i < names.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+    *twice = SIZE_MAX;
+    for (size_t i = 1; i < order.size(); ++i)
+        if (names[order[i - 1]] == names[order[i]]) *twice = order[i];
+    return order;
+}
+
+/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
+template <class Item>
+std::vector<uint32_t> sorted_by_name(const std::vector<Item>& items, const Item** twice) {
+    std::vector<std::string_view> names;
+    names.reserve(items.size());
+    for (const Item& item : items) names.push_back(name_of(item));
+    size_t i_twice = 0;
+    std::vector<uint32_t> order = sorted_names(names, &i_twice);
+    *twice = i_twice < items.size() ? &items[i_twice] : nullptr;
+    return order;
+}
 
 template <class Item>
 const Item* look_up(const std::vector<Item>& items, const std::vector<uint32_t>& order, std::string_view name) {
@@ -331,8 +343,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     for (Meta& m : g.meta_)
         if (!impl::read_meta(r, m)) return r.take_status();
     const Meta* key_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(
-        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.meta_order_ = impl::sorted_by_name(g.meta_, &key_twice);
     if (key_twice)
         return fail(Code::bad_file, "metadata key ", quote(key_twice->key),
                     " appears more than once, expected unique keys", impl::kAgain);
@@ -354,8 +365,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     for (Tensor& t : g.tensors_)
         if (!impl::read_tensor(r, t)) return r.take_status();
     const Tensor* name_twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &name_twice);
     if (name_twice)
         return fail(Code::bad_file, "tensor ", quote(name_twice->name),
                     " appears more than once, expected unique names", impl::kAgain);
@@ -408,8 +418,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         g.file_bytes_ += shards[i].file_bytes_;
     }
     const Tensor* twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &twice);
     if (twice)
         return fail(Code::bad_file, "tensor ", quote(twice->name), " appears more than once (last in shard ",
                     twice->shard, ").", kTogether);
@@ -425,10 +434,8 @@ Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, u
     g.tensors_ = std::move(tensors);
     const Meta* key_twice = nullptr;
     const Tensor* name_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(
-        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    g.meta_order_ = impl::sorted_by_name(g.meta_, &key_twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &name_twice);
     if (key_twice) return fail(Code::bad_file, "metadata key ", quote(key_twice->key), " appears more than once");
     if (name_twice) return fail(Code::bad_file, "tensor ", quote(name_twice->name), " appears more than once");
     return g;
