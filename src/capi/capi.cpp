@@ -1,5 +1,8 @@
 #include "capi.h"
 
+#include <new>
+#include <stdexcept>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
@@ -42,6 +45,21 @@ auspex_code give(auspex_error* error, auspex_code code, const char* text, size_t
     put_text(std::string_view(text, n_text), error->text, size - kText);
     return code;
 }
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+auspex_code give_exception(auspex_error* error) noexcept {
+    static constexpr char kMemory[] = "the standard allocator has no memory left; free some, or ask for less";
+    static constexpr char kThrown[] = "a callback threw an exception; callbacks of the C interface must not throw";
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {
+    } catch (...) {
+        return give(error, AUSPEX_BAD_ARGUMENT, kThrown, sizeof kThrown - 1);
+    }
+    return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
+}
+#endif
 
 Answer check_size(uint32_t size, size_t alignment, const char* name) {
     if (size >= alignment && size <= kMaxStruct && size % alignment == 0) return Answer();

@@ -11,8 +11,6 @@
 
 #include <cstring>
 #include <mutex>
-#include <new>
-#include <stdexcept>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -41,23 +39,20 @@ inline Answer bad(std::string text) { return Answer(AUSPEX_BAD_ARGUMENT, std::mo
 /// Fills the caller's error, if there is one, and returns the code.
 auspex_code give(auspex_error* error, auspex_code code, const char* text, size_t n_text) noexcept;
 
+/// Gives the error of the exception that is being handled. Call in a catch block only.
+auspex_code give_exception(auspex_error* error) noexcept;
+
 /// Runs the body of a function of auspex.h. Nothing that is thrown leaves it.
 template <class F>
 auspex_code call(auspex_error* error, F body) noexcept {
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-    static constexpr char kMemory[] = "the standard allocator has no memory left; free some, or ask for less";
-    static constexpr char kThrown[] = "a callback threw an exception; callbacks of the C interface must not throw";
     try {
 #endif
         const Answer answer = body();
         return give(error, answer.code, answer.text.data(), answer.text.size());
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-    } catch (const std::bad_alloc&) {
-        return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
-    } catch (const std::length_error&) {
-        return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
     } catch (...) {
-        return give(error, AUSPEX_BAD_ARGUMENT, kThrown, sizeof kThrown - 1);
+        return give_exception(error);
     }
 #endif
 }
