@@ -9,24 +9,10 @@ constexpr size_t kMaxExpansions = 20000;  // that make one state
 
 }  // namespace automaton_impl
 
-Automaton::Automaton(std::shared_ptr<const Rules> rules) : base_(std::move(rules)) {
-    rules_ = *base_;
-    classes_ = rules_.pool.classes();
-    clear();
-}
-
-void Automaton::clear() {
-    states_.assign(1, {});
-    pool_.clear();
-    state_index_.clear();
-    links_.assign(1, {});
-    link_index_.clear();
-    steps_ = StepTable();
+Automaton::Automaton(std::shared_ptr<const Rules> rules)
+    : base_(std::move(rules)), rules_(*base_), classes_(rules_.pool.classes()), states_(1), links_(1) {
     steps_.set_classes(classes_.n);
     steps_.add();
-    expanded_.clear();
-    split_.clear();
-    after_.clear();
 }
 
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }

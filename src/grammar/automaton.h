@@ -82,7 +82,6 @@ class Automaton {
     std::pair<ExprId, ExprId> split_slowly(ExprId e);
     uint32_t push(ExprId e, uint32_t stack);
     StateId intern(Closure& c);
-    void clear();
 
     std::shared_ptr<const Rules> base_;
     Rules rules_;
