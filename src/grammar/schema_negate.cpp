@@ -11,8 +11,11 @@ namespace negate_impl {
 
 std::string quoted(const std::string& text) { return Json::of_string(text).dump(); }
 
-/// A schema of one type and one more keyword.
-std::string typed(const char* type, const std::string& rest) { return say("{\"type\":\"", type, "\",", rest, "}"); }
+/// A schema of one type and one more keyword, in parts.
+template <class... A>
+std::string typed(const char* type, const A&... keyword) {
+    return say("{\"type\":\"", type, "\",", keyword..., "}");
+}
 
 }  // namespace negate_impl
 
@@ -34,30 +37,28 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
-        for (const Json& name : value.items()) way(typed("object", "\"properties\":{" + name.dump() + ":false}"));
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", name.dump(), ":false}"));
     } else if (key == "properties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
             const std::string name = quoted(value.keys()[i]);
-            way(typed("object", "\"required\":[" + name + "],\"properties\":{" + name +
-                                    ":{\"not\":" + value.items()[i].dump() + "}}"));
+            way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
+                      ":{\"not\":", value.items()[i].dump(), "}}"));
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
-                way(typed("object",
-                          "\"required\":[" + quoted(value.keys()[i]) + "],\"properties\":{" + name.dump() + ":false}"));
+                way(typed("object", "\"required\":[", quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
+                          ":false}"));
     } else if (key == "propertyNames") {
-        way(typed("object", "\"!names\":{\"not\":" + value.dump() + "}"));
+        way(typed("object", "\"!names\":{\"not\":", value.dump(), "}"));
     } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object",
-                      "\"!member\":{" + quoted(value.keys()[i]) + ":{\"not\":" + value.items()[i].dump() + "}}"));
+            way(typed("object", "\"!member\":{", quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(), "}}"));
     } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
         const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
-        way(typed("object", say("\"!other\":{\"properties\":", listed ? listed->dump() : "{}",
-                                ",\"patternProperties\":", patterned ? patterned->dump() : "{}",
-                                ",\"additionalProperties\":{\"not\":", value.dump(), "}}")));
+        way(typed("object", "\"!other\":{\"properties\":", listed ? listed->dump() : "{}", ",\"patternProperties\":",
+                  patterned ? patterned->dump() : "{}", ",\"additionalProperties\":{\"not\":", value.dump(), "}}"));
     } else {
         return false;
     }
@@ -81,7 +82,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
     const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
     if (key == "type") {
-        way("{\"!type\":" + value.dump() + "}");
+        way(say("{\"!type\":", value.dump(), "}"));
     } else if (key == "enum" || key == "const") {
         way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
     } else if (key == "allOf" && list) {
@@ -110,29 +111,29 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
                                : key == "maximum"          ? "exclusiveMinimum"
                                : key == "exclusiveMinimum" ? "maximum"
                                                            : "minimum";
-        way(typed("number", say("\"", opposite, "\":", value.text())));
+        way(typed("number", "\"", opposite, "\":", value.text()));
     } else if (key == "multipleOf") {
-        way(typed("number", "\"!multipleOf\":" + value.text()));
+        way(typed("number", "\"!multipleOf\":", value.text()));
     } else if (key == "pattern" || key == "format") {
         if (key == "format") return unsupported(schema, "not", "of a format"), false;
-        way(typed("string", "\"!pattern\":" + value.dump()));
+        way(typed("string", "\"!pattern\":", value.dump()));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
         if (number > 0)
             way(typed(what == "Length"  ? "string"
                       : what == "Items" ? "array"
                                         : "object",
-                      say("\"max", what, "\":", number - 1)));
+                      "\"max", what, "\":", number - 1));
     } else if (counted && (key == "maxLength" || key == "maxItems" || key == "maxProperties")) {
         const std::string what = key.substr(3);
         way(typed(what == "Length"  ? "string"
                   : what == "Items" ? "array"
                                     : "object",
-                  say("\"min", what, "\":", number + 1)));
+                  "\"min", what, "\":", number + 1));
     } else if (key == "items" && !list && !schema.find("prefixItems")) {
-        way(typed("array", "\"contains\":{\"not\":" + value.dump() + "}"));
+        way(typed("array", "\"contains\":{\"not\":", value.dump(), "}"));
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
-        way(typed("array", "\"items\":{\"not\":" + value.dump() + "}"));
+        way(typed("array", "\"items\":{\"not\":", value.dump(), "}"));
     } else if (!negate_object(out, schema, index, link)) {
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
