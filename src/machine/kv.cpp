@@ -34,8 +34,9 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
         return fail(Code::bad_argument, "KV options for ", options.kv.size(), " slots, the plan has ",
                     plan.slots.size());
     const uint64_t context = round_up(uint64_t{options.n_context}, kKvChunk);
-    auto look = [&](const Tape& tape, bool draft) -> Status {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(options.mtp)) {
+        const bool draft = tape != &plan.trunk;
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::attend) continue;
             const Slot& slot = plan.slot(op.state);
             const KvOptions want = options.kv.empty() ? KvOptions() : options.kv[op.state];
@@ -70,11 +71,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
                 s.n_ring = static_cast<uint32_t>(context);
             }
         }
-        return {};
-    };
-    AUSPEX_TRY(look(plan.trunk, false));
-    if (options.mtp)
-        for (const Tape& tape : plan.mtp) AUSPEX_TRY(look(tape, true));
+    }
     return all;
 }
 

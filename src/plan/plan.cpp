@@ -171,6 +171,13 @@ const char* op_name(OpKind kind) {
     return "?";
 }
 
+std::vector<const Tape*> Plan::tapes(bool with_mtp) const {
+    std::vector<const Tape*> all{&trunk};
+    for (const Tape& t : mtp)
+        if (with_mtp) all.push_back(&t);
+    return all;
+}
+
 Status check_plan(const Plan& plan) {
     plan_impl::Checker c{plan};
     auto walk = [&](const Tape& tape, const char* name) -> Status {

@@ -127,6 +127,8 @@ struct Plan {
     std::vector<Tape> mtp;  ///< one per MTP block; the last one serves all further draft positions
 
     const Slot& slot(SlotId id) const { return slots[id]; }
+    /// The trunk, then the MTP blocks if they are wanted.
+    std::vector<const Tape*> tapes(bool with_mtp = true) const;
     uint32_t mtp_block(uint32_t depth) const {
         const uint32_t last = static_cast<uint32_t>(mtp.size()) - 1;
         return depth - 1 < last ? depth - 1 : last;

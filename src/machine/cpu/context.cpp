@@ -69,8 +69,8 @@ void CpuContext::lay_out(const ContextOptions& options) {
     name("hidden rows of drafts");
     if (options.mtp && !plan.mtp.empty()) pending_hidden_ = place<float>(uint64_t{kMaxPendingHidden} * plan.d_model);
     uint64_t conv_dim = 0, d_in = 0, n_head = 0, group = 0, d_head = 0, delta_floats = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(options.mtp)) {
+        for (const Op& op : tape->ops) {
             if (op.kind == OpKind::matmul || op.kind == OpKind::moe) d_in = std::max(d_in, plan.slot(op.in[0]).width());
             if (op.kind == OpKind::attend) {
                 n_head = std::max<uint64_t>(n_head, op.attn.n_head);
@@ -99,10 +99,7 @@ void CpuContext::lay_out(const ContextOptions& options) {
                 }
             }
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp)
-        if (options.mtp) look(t);
+    }
     name("convolution scratch");
     conv_out_ = place<float>(uint64_t{n_row_max_} * conv_dim);
     part_stride_ = static_cast<size_t>(round_up(d_head + 2, 16));

@@ -56,16 +56,14 @@ namespace cpu_impl {
 /// How each weight slot is read: through products, or value by value.
 std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
             for (uint32_t i = 0; i < 9; ++i)  // of a moe, the last two are vectors
                 if (op.w[i] != kNoSlot)
                     use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     return use;
 }
 

@@ -120,8 +120,8 @@ Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
 }  // namespace moe_impl
 
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
-    auto look = [&](const Tape& tape) -> Status {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe || !op.moe.gate_up) continue;
             const uint32_t n_lane = matrices[op.w[1]].view().n_lane;
             if (n_lane != 0 && op.moe.d_ff % n_lane != 0)
@@ -129,29 +129,23 @@ Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
                             " gate and up rows, expected a multiple of ", n_lane,
                             "; convert the model with separate tensors");
         }
-        return {};
-    };
-    AUSPEX_TRY(look(plan.trunk));
-    for (const Tape& t : plan.mtp) AUSPEX_TRY(look(t));
+    }
     return {};
 }
 
 void CpuContext::lay_out_moe() {
     const Plan& plan = *model_->plan;
-    uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0, used = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0;
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             n_expert = std::max<uint64_t>(n_expert, op.moe.n_expert);
-            used = std::max<uint64_t>(used, op.moe.n_used);
             n_pair = std::max<uint64_t>(n_pair, uint64_t{n_row_max_} * op.moe.n_used);
             h = std::max<uint64_t>(h, uint64_t{n_row_max_} * op.moe.n_used * op.moe.d_ff);
             h_shared = std::max<uint64_t>(h_shared, uint64_t{n_row_max_} * op.moe.d_ff_shared);
             d_ff = std::max<uint64_t>(d_ff, std::max(op.moe.d_ff, op.moe.d_ff_shared));
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     if (n_expert == 0) return;
     moe_.score = place<float>(n_row_max_ * n_expert);
     moe_.weight = place<float>(n_pair);

@@ -323,8 +323,8 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
     b.conv.resize(n_slot);
     b.term.resize(n_slot);
     uint64_t& spare = needs->spare_bytes;
-    auto states = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(to->options.mtp)) {
+        for (const Op& op : tape->ops) {
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
                 to->want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
@@ -368,10 +368,7 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                          say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
-    };
-    states(plan.trunk);
-    for (const Tape& t : plan.mtp)
-        if (to->options.mtp) states(t);
+    }
 }
 
 /// What a pass writes and reads again.

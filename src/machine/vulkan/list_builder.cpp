@@ -23,12 +23,10 @@ ListBuilder::ListBuilder(const VulkanModel& model, const Buffers& buffers)
       traits_(model.device->gpu->traits),
       matrix_(model.device->matrix && !model.small()),
       gemm_matrix_(model.device->gemm_matrix) {
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan_.tapes()) {
+        for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
-    };
-    look(plan_.trunk);
-    for (const Tape& t : plan_.mtp) look(t);
+    }
 }
 
 Result<DispatchList> ListBuilder::build(const Piece& piece) {

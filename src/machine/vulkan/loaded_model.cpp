@@ -25,8 +25,8 @@ Use of_moe(uint32_t i) {
 
 std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
             for (uint32_t i = 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
                 const SlotId id = op.w[i];
@@ -34,9 +34,7 @@ std::vector<Use> uses(const Plan& plan) {
                 use[id] = matrix ? Use::matrix : op.kind == OpKind::moe ? of_moe(i) : Use::vector;
             }
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     return use;
 }
 
@@ -122,14 +120,11 @@ Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, con
     model->pairs = find_pairs(plan);
     model->matrices.resize(plan.slots.size());
     model->vectors.resize(plan.slots.size());
-    for (const bool fill_only : {false, true}) {
-        auto add = [&](const Tape& tape) {
+    for (const bool fill_only : {false, true})
+        for (const Tape* tape : plan.tapes()) {
             model->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, model->pairs, fill_only).get(model->nodes_[fill_only].back());
-        };
-        AUSPEX_TRY(add(plan.trunk));
-        for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
-    }
+            AUSPEX_TRY(lower(plan, *tape, model->pairs, fill_only).get(model->nodes_[fill_only].back()));
+        }
     return model;
 }
 
@@ -156,15 +151,13 @@ Status VulkanModel::lay_out(Uploads* to) {
     to->fused.assign(n_slot, false);
     to->own_gate.assign(n_slot, kNoSlot);
     to->router_id.assign(n_slot, 0);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : p.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             to->own_gate[op.w[0]] = op.w[7];
             to->fused[op.w[1]] = op.moe.gate_up;
         }
-    };
-    look(p.trunk);
-    for (const Tape& t : p.mtp) look(t);
+    }
     to->packed_constants_at.assign(n_slot, 0);
     to->slices.resize(n_slot);
     for (const Pair& pair : pairs) {
@@ -208,8 +201,8 @@ Status VulkanModel::lay_out(Uploads* to) {
     }
     to->zeros_bytes = width * sizeof(float);
     to->zeros_at = to->packed_constants.add(nullptr, to->zeros_bytes);
-    auto add_ropes = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : p.tapes()) {
+        for (const Op& op : tape->ops) {
             if ((op.kind != OpKind::attend && op.kind != OpKind::kv_write) || rope(op)) continue;
             Rope r;
             r.n_rot = op.attn.n_rot;
@@ -219,9 +212,7 @@ Status VulkanModel::lay_out(Uploads* to) {
             to->rope_at.push_back(to->packed_constants.add(nullptr, r.table.bytes));
             ropes.push_back(r);
         }
-    };
-    add_ropes(p.trunk);
-    for (const Tape& t : p.mtp) add_ropes(t);
+    }
     to->packed_constants_id = to->memory.add(Arena::weights, to->packed_constants.bytes.size(), "vectors");
     return {};
 }
@@ -236,14 +227,12 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     for (const Op& op : plan.trunk.ops)
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe)
                 for (SlotId id : op.w)
                     if (id != kNoSlot) layer[id] = static_cast<int>(op.layer);
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, int of_layer, MemoryPlace place) {
         for (MemoryItem& i : own)

@@ -286,22 +286,20 @@ std::vector<Pair> find_pairs(const Plan& plan) {
             std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == gate && q.up == up; });
         if (!known) pairs.push_back({gate, up});
     };
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops)
             for (SlotId w : op.w)
                 if (w != kNoSlot) ++n_use[w];
-        for (size_t i = 0; i < tape.ops.size(); ++i) {
-            const Op& op = tape.ops[i];
+        for (size_t i = 0; i < tape->ops.size(); ++i) {
+            const Op& op = tape->ops[i];
             if (op.kind == OpKind::moe) {
                 if (!op.moe.gate_up) pair(op.w[1], op.w[2]);
                 if (op.moe.d_ff_shared != 0) pair(op.w[4], op.w[5]);
             }
-            if (!lower_impl::is_pair(plan, tape.ops, i, tape.ops.size())) continue;
-            pair(op.w[0], tape.ops[i + 1].w[0]);
+            if (!lower_impl::is_pair(plan, tape->ops, i, tape->ops.size())) continue;
+            pair(op.w[0], tape->ops[i + 1].w[0]);
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     // A matrix that another operation also uses alone must not be interleaved.
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(),
                                [&](const Pair& p) {
