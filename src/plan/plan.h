@@ -39,6 +39,11 @@ struct Slot {
     uint32_t n_dim = 0;
     bool on_host = false;  ///< weights: stay in system memory, where the device reads them
     uint64_t width() const { return shape[n_dim - 1]; }
+    uint64_t n_value() const {
+        uint64_t n = 1;
+        for (uint32_t i = 0; i < n_dim; ++i) n *= shape[i];
+        return n;
+    }
 };
 
 /// Largest number of experts that one row uses.

@@ -76,12 +76,6 @@ MatrixShape shape_of(const Slot& s) {
     return m;
 }
 
-uint64_t n_value(const Slot& s) {
-    uint64_t n = 1;
-    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
-    return n;
-}
-
 }  // namespace cpu_impl
 
 namespace cpu_impl {
@@ -99,7 +93,7 @@ uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
         const MatrixShape m = shape_of(plan.slot(id));
-        const uint64_t bytes = row_bytes(m.type, n_value(plan.slot(id))), n = std::min(kSample, bytes);
+        const uint64_t bytes = row_bytes(m.type, plan.slot(id).n_value()), n = std::min(kSample, bytes);
         add({id, static_cast<uint64_t>(m.type), m.d_out, m.d_in, m.n_slice, bytes});
         for (uint64_t i = 0; i < kSamples; ++i)
             sum.add(weights.data[id] + (bytes - n) * i / (kSamples - 1), static_cast<size_t>(n));
@@ -131,12 +125,12 @@ Status CpuBackend::load_vectors(const Weights& weights, const std::vector<cpu_im
     const auto in_place = [&](SlotId id) { return plan.slot(id).type == Type::f32 && weights.keeps(id); };
     uint64_t n_float = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id)
-        if (use[id] == Use::vector && !in_place(id)) n_float += round_up(n_value(plan.slot(id)), 16);
+        if (use[id] == Use::vector && !in_place(id)) n_float += round_up(plan.slot(id).n_value(), 16);
     AUSPEX_TRY(model->vector_bytes.take(allocator, n_float * sizeof(float), "the model's vectors"));
     float* next = model->vector_bytes.as<float>();
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::vector) continue;
-        const uint64_t n = n_value(plan.slot(id));
+        const uint64_t n = plan.slot(id).n_value();
         model->n_weight_bytes += n * sizeof(float);
         if (in_place(id)) {
             model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
@@ -157,7 +151,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
     uint64_t total = 0, done = 0, owned = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
-        total += row_bytes(plan.slot(id).type, n_value(plan.slot(id)));
+        total += row_bytes(plan.slot(id).type, plan.slot(id).n_value());
         if (model->packed.find(id).empty())
             owned += round_up(packed_bytes(*kernels, shape_of(plan.slot(id)), weights.keeps(id)), 64);
     }
@@ -168,7 +162,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         const float part = total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0;
         if (progress && !progress("loading weights", part))
             return fail(Code::cancelled, "loading was cancelled by the progress callback");
-        const uint64_t bytes = row_bytes(s.type, n_value(s));
+        const uint64_t bytes = row_bytes(s.type, s.n_value());
         PackedMatrix& m = model->matrices[id];
         const Span<const std::byte> packed = model->packed.find(id);
         const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), from,
@@ -237,12 +231,12 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
         const Slot& s = plan.slot(id);
         if (use[id] == Use::none) continue;
         const std::string what = say(trunk[id] ? "" : "draft block: ", "weights ", type_info(s.type).name);
-        const uint64_t plain = row_bytes(s.type, n_value(s));
+        const uint64_t plain = row_bytes(s.type, s.n_value());
         if (use[id] == Use::vector) {
             if (s.type == Type::f32 && weights.keeps(id))
                 add(what, plain, MemoryPlace::file);
             else
-                add(what + ", as F32 vectors", round_up(n_value(s), 16) * sizeof(float), MemoryPlace::allocator);
+                add(what + ", as F32 vectors", round_up(s.n_value(), 16) * sizeof(float), MemoryPlace::allocator);
         } else {
             const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)

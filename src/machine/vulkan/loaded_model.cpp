@@ -38,12 +38,6 @@ std::vector<Use> uses(const Plan& plan) {
     return use;
 }
 
-uint64_t n_value(const Slot& s) {
-    uint64_t n = 1;
-    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
-    return n;
-}
-
 /// Repacks tile rows, split evenly over the threads of a pool.
 struct Packing {
     const Tiling* tiling;
@@ -170,8 +164,8 @@ Status VulkanModel::lay_out(Uploads* to) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
         if (to->use[id] == Use::vector) {
-            to->packed_constants_at[id] = to->packed_constants.add(nullptr, n_value(s) * sizeof(float));
-            n_weight_bytes_ += n_value(s) * sizeof(float);
+            to->packed_constants_at[id] = to->packed_constants.add(nullptr, s.n_value() * sizeof(float));
+            n_weight_bytes_ += s.n_value() * sizeof(float);
         }
         if (to->use[id] == Use::router) {
             const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
@@ -278,9 +272,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
         std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
-        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
+        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(s.n_value()));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
-            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
+            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + s.n_value(),
                        static_cast<size_t>(s.width()));
         model->vectors[id] = model->memory_[up.router_id[id]];
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
@@ -291,8 +285,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
-        model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
+        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]),
+                   static_cast<size_t>(s.n_value()));
+        model->vectors[id] = vectors.part(up.packed_constants_at[id], s.n_value() * sizeof(float));
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
         Rope& r = model->ropes[i];
@@ -340,7 +335,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                 }));
         }
         for (const std::byte* rows : {weights.data[id], b})
-            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
+            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, plan.slot(id).n_value()));
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
