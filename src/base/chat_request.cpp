@@ -159,19 +159,19 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDAR
 AUSPEX_CATCH
 
 Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
+    using detail::json_quoted;
     using detail::say;
-    const auto quoted = [](const std::string& text) { return detail::Json::of_string(text).dump(); };
-    std::string out = say("{\"role\": \"assistant\", \"content\": ", quoted(reply.content));
+    std::string out = say("{\"role\": \"assistant\", \"content\": ", json_quoted(reply.content));
     // A template looks for </think> in the content of a message that does not say what was thought.
     if (!reply.thinking.empty() || reply.content.find("</think>") != std::string::npos)
-        out += say(", \"reasoning_content\": ", quoted(reply.thinking));
+        out += say(", \"reasoning_content\": ", json_quoted(reply.thinking));
     for (size_t i = 0; i < reply.tool_calls.size(); ++i) {
         const ToolCall& call = reply.tool_calls[i];
         out += say(i == 0 ? ", \"tool_calls\": [" : ", ",
-                   "{\"type\": \"function\", \"function\": {\"name\": ", quoted(call.name), ", \"arguments\": {");
+                   "{\"type\": \"function\", \"function\": {\"name\": ", json_quoted(call.name), ", \"arguments\": {");
         for (size_t k = 0; k < call.arguments.size(); ++k) {
             const ToolArgument& a = call.arguments[k];
-            out += say(k == 0 ? "" : ", ", quoted(a.name), ": ", a.json ? a.value : quoted(a.value));
+            out += say(k == 0 ? "" : ", ", json_quoted(a.name), ": ", a.json ? a.value : json_quoted(a.value));
         }
         out += "}}}";
     }

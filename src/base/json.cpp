@@ -57,32 +57,26 @@ std::string python_number(const std::string& text, bool as_json) {
     return out;
 }
 
-void dump_string(std::string& out, const std::string& text) {
-    static const char kHex[] = "0123456789abcdef";
-    out += '"';
-    for (const char c : text) {
-        switch (c) {
-            case '"': out += "\\\""; break;
-            case '\\': out += "\\\\"; break;
-            case '\n': out += "\\n"; break;
-            case '\r': out += "\\r"; break;
-            case '\t': out += "\\t"; break;
-            case '\b': out += "\\b"; break;
-            case '\f': out += "\\f"; break;
-            default:
-                if (static_cast<unsigned char>(c) < 0x20) {
-                    out += "\\u00";
-                    out += kHex[c >> 4];
-                    out += kHex[c & 15];
-                } else {
-                    out += c;
-                }
-        }
-    }
-    out += '"';
+}  // namespace json_impl
+
+std::string json_escape(uint32_t c) {
+    static constexpr char kHex[] = "0123456789abcdef", kChars[] = "\"\\\n\r\t\b\f", kLetters[] = "\"\\nrtbf";
+    const char* at = c != 0 ? std::strchr(kChars, static_cast<char>(c)) : nullptr;
+    if (at != nullptr) return {'\\', kLetters[at - kChars]};
+    return {'\\', 'u', '0', '0', kHex[c >> 4 & 15], kHex[c & 15]};
 }
 
-}  // namespace json_impl
+std::string json_escaped(std::string_view text) {
+    std::string out;
+    for (const char c : text)
+        if (json_must_escape(static_cast<unsigned char>(c)))
+            out += json_escape(static_cast<unsigned char>(c));
+        else
+            out += c;
+    return out;
+}
+
+std::string json_quoted(std::string_view text) { return say('"', json_escaped(text), '"'); }
 
 /// A recursive parser. Keeps the first error.
 class JsonReader {
@@ -340,7 +334,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
         case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
-        case Kind::string: json_impl::dump_string(out, text_); return;
+        case Kind::string: out += json_quoted(text_); return;
         case Kind::array:
         case Kind::object: break;
     }
@@ -349,7 +343,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
     for (size_t i = 0; i < items_.size(); ++i) {
         if (i > 0) out += ", ";
         if (object) {
-            json_impl::dump_string(out, keys_[i]);
+            out += json_quoted(keys_[i]);
             out += ": ";
         }
         items_[i].dump_to(out, numbers);

@@ -59,6 +59,13 @@ class Json {
     std::vector<std::string> keys_;
 };
 
+/// Whether a JSON string writes the character with a backslash, and how.
+constexpr bool json_must_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+std::string json_escape(uint32_t c);
+/// A text as a JSON string holds it, without and with its quotes.
+std::string json_escaped(std::string_view text);
+std::string json_quoted(std::string_view text);
+
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

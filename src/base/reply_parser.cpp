@@ -16,12 +16,6 @@ constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parame
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/// A JSON string without its quotes.
-std::string escaped(std::string_view text) {
-    const std::string quoted = Json::of_string(text).dump();
-    return quoted.substr(1, quoted.size() - 2);
-}
-
 /// Takes one newline off the end; crlf: newlines have a carriage return.
 std::string_view without_newline(std::string_view value, bool crlf) {
     if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
@@ -359,7 +353,7 @@ void ReplyParser::begin_argument() {
     if (form == ArgumentForm::nullable_text) passed_ = Passed::unless_null;
     const bool quoted = passed_ == Passed::at_once;
     add(ReplyEvent::Kind::call_arguments,
-        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), quoted ? "\": \"" : "\": "));
+        say(call_.arguments.empty() ? "{" : ", ", '"', json_escaped(argument_), quoted ? "\": \"" : "\": "));
 }
 
 /// Opens a string that may also be null once its text up to `to` is neither null nor None, nor can become it.
@@ -390,7 +384,7 @@ void ReplyParser::stream_value(size_t to) {
     if (passed_ != Passed::at_once) return;
     const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
-    add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
+    add(ReplyEvent::Kind::call_arguments, json_escaped(text(value_given_, end)));
     value_given_ = end;
 }
 
@@ -401,7 +395,7 @@ void ReplyParser::finish_argument(size_t end) {
     if (passed_ == Passed::at_once)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)
-        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));
+        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : json_quoted(argument.value));
     call_.arguments.push_back(std::move(argument));
 }
 

@@ -1,6 +1,6 @@
 #include "char_set.h"
 
-#include "../base/unicode.h"
+#include "../base/json.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -51,28 +51,6 @@ ExprId write_utf8(ExprPool& pool, const CharSet& set) {
     }
     return pool.choice(std::move(ways));
 }
-
-/// The letter of the short escape of a character, or 0.
-char short_escape(uint32_t c) {
-    switch (c) {
-        case '"': return '"';
-        case '\\': return '\\';
-        case '\n': return 'n';
-        case '\r': return 'r';
-        case '\t': return 't';
-        case '\b': return 'b';
-        case '\f': return 'f';
-        default: return 0;
-    }
-}
-
-std::string escape(uint32_t c) {
-    if (const char letter = short_escape(c)) return {'\\', letter};
-    static constexpr char kHex[] = "0123456789abcdef";
-    return {'\\', 'u', '0', '0', kHex[c >> 4 & 15], kHex[c & 15]};
-}
-
-bool needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 
 }  // namespace char_set_impl
 
@@ -137,22 +115,13 @@ ExprId write_set(ExprPool& pool, const CharSet& set, Writing writing) {
     std::vector<ExprId> ways{write_utf8(pool, set.without(escaped))};
     std::vector<std::string> texts;
     for (uint32_t c = 0; c <= '\\'; ++c)
-        if (needs_escape(c) && set.has(c)) texts.push_back(escape(c));
+        if (set.has(c) && json_must_escape(c)) texts.push_back(json_escape(c));
     ways.push_back(pool.one_of(std::move(texts)));
     return pool.choice(std::move(ways));
 }
 
 std::string write_text(std::string_view text, Writing writing) {
-    if (writing == Writing::plain) return std::string(text);
-    std::string out;
-    for (const char c : text) {
-        const unsigned char u = static_cast<unsigned char>(c);
-        if (char_set_impl::needs_escape(u))
-            out += char_set_impl::escape(u);
-        else
-            out += c;
-    }
-    return out;
+    return writing == Writing::plain ? std::string(text) : json_escaped(text);
 }
 
 ExprId any_json_char(ExprPool& pool) {

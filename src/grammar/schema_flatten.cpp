@@ -34,8 +34,6 @@ std::string unescape_pointer(std::string_view part) {
     return out;
 }
 
-std::string json_text(const std::string& text) { return Json::of_string(text).dump(); }
-
 }  // namespace schema_impl
 
 SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options)
@@ -250,7 +248,7 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
         if (!all->is(Json::Kind::object)) return fail_at(Code::bad_argument, schema, key, "expected an object");
         for (size_t i = 0; i < all->keys().size(); ++i) {
             const Json& needs = all->items()[i];
-            const std::string name = schema_impl::json_text(all->keys()[i]);
+            const std::string name = json_quoted(all->keys()[i]);
             Alternatives ways(2);
             ways[0].push_back({make("{\"properties\":{" + name + ":false}}", schema), false, link});
             std::string required = "{\"required\":[" + name;

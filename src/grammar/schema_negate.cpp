@@ -9,8 +9,6 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace negate_impl {
 
-std::string quoted(const std::string& text) { return Json::of_string(text).dump(); }
-
 /// A schema of one type and one more keyword, in parts.
 template <class... A>
 std::string typed(const char* type, const A&... keyword) {
@@ -41,20 +39,21 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     } else if (key == "properties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
-            const std::string name = quoted(value.keys()[i]);
+            const std::string name = json_quoted(value.keys()[i]);
             way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
                       ":{\"not\":", value.items()[i].dump(), "}}"));
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
-                way(typed("object", "\"required\":[", quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
+                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
                           ":false}"));
     } else if (key == "propertyNames") {
         way(typed("object", "\"!names\":{\"not\":", value.dump(), "}"));
     } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object", "\"!member\":{", quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(), "}}"));
+            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(),
+                      "}}"));
     } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
         const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
         way(typed("object", "\"!other\":{\"properties\":", listed ? listed->dump() : "{}", ",\"patternProperties\":",
