@@ -69,8 +69,6 @@ TEST_CASE("checked arithmetic reports overflow instead of wrapping") {
     CHECK(mul_fits(UINT32_MAX, UINT32_MAX, &v));
     CHECK(v == 0xfffffffe00000001ull);
     CHECK_FALSE(mul_fits(uint64_t{1} << 32, uint64_t{1} << 32, &v));
-    CHECK(add_fits(UINT64_MAX, 0, &v));
-    CHECK_FALSE(add_fits(UINT64_MAX, 1, &v));
     CHECK(round_up(0, 32) == 0);
     CHECK(round_up(1, 32) == 32);
     CHECK(round_up(64, 32) == 64);

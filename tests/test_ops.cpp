@@ -241,7 +241,6 @@ TEST_CASE("every path of this processor has loops, and a missing path has none")
         CHECK(has_path(p) == (k != nullptr));
         if (k) CHECK(k->path == p);
     }
-    CHECK(kernels_for(CpuPath::best)->path == best_path());
     CHECK(kernels_for(CpuPath::reference) == reference_kernels());
 }
 

@@ -26,12 +26,6 @@ inline bool mul_fits(uint64_t a, uint64_t b, uint64_t* out) {
     *out = a * b;
     return true;
 }
-/// *out = a + b; false on overflow.
-inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
-    if (b > UINT64_MAX - a) return false;
-    *out = a + b;
-    return true;
-}
 /// FNV-1a, 64 bits: a fingerprint and a checksum. It does not resist an attacker.
 struct Fnv {
     uint64_t value = 0xcbf29ce484222325ull;

@@ -14,9 +14,10 @@ constexpr size_t kNoParent = SIZE_MAX;
 std::string decode_percent(std::string_view text) {
     std::string out;
     for (size_t i = 0; i < text.size(); ++i) {
-        const std::string_view code = text[i] == '%' ? text.substr(i + 1, 2) : "";
-        if (code.size() == 2 && code.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos) {
-            out += static_cast<char>(std::strtol(std::string(code).c_str(), nullptr, 16));
+        const bool code = text[i] == '%' && i + 2 < text.size();
+        const int high = code ? hex_digit(text[i + 1]) : -1, low = code ? hex_digit(text[i + 2]) : -1;
+        if (high >= 0 && low >= 0) {
+            out += static_cast<char>(high << 4 | low);
             i += 2;
         } else {
             out += text[i];

@@ -44,8 +44,6 @@ const char* path_name(CpuPath path) {
 
 bool has_path(CpuPath path) { return kernels_for(path) != nullptr; }
 
-CpuPath best_path() { return kernels_for(CpuPath::best)->path; }
-
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

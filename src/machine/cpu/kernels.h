@@ -60,8 +60,6 @@ Status choose_kernels(CpuPath wanted, const CpuKernels** out);
 const char* path_name(CpuPath path);
 /// Whether this build has the path and this processor runs it. `best` and `reference` always.
 bool has_path(CpuPath path);
-/// The path of the fastest table; never `best`.
-CpuPath best_path();
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

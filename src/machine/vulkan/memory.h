@@ -18,7 +18,6 @@ namespace vk {
 /// write and the host reads; `staging` is host memory that the host writes and kernels may read, and so is
 /// `pinned`, for weights.
 enum class Arena : uint32_t { weights, caches, scratch, ring, staging, pinned };
-constexpr uint32_t kArenas = 6;
 const char* arena_name(Arena arena);
 
 /// A piece of one buffer: what a kernel binds. Plain data, valid as long as its Memory.
