@@ -659,8 +659,6 @@ AUSPEX_C_API void auspex_reply_free(auspex_reply* reply);
 
 #include <cstring>
 #include <mutex>
-#include <new>
-#include <stdexcept>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -689,23 +687,20 @@ inline Answer bad(std::string text) { return Answer(AUSPEX_BAD_ARGUMENT, std::mo
 /// Fills the caller's error, if there is one, and returns the code.
 auspex_code give(auspex_error* error, auspex_code code, const char* text, size_t n_text) noexcept;
 
+/// Gives the error of the exception that is being handled. Call in a catch block only.
+auspex_code give_exception(auspex_error* error) noexcept;
+
 /// Runs the body of a function of auspex.h. Nothing that is thrown leaves it.
 template <class F>
 auspex_code call(auspex_error* error, F body) noexcept {
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-    static constexpr char kMemory[] = "the standard allocator has no memory left; free some, or ask for less";
-    static constexpr char kThrown[] = "a callback threw an exception; callbacks of the C interface must not throw";
     try {
 #endif
         const Answer answer = body();
         return give(error, answer.code, answer.text.data(), answer.text.size());
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
-    } catch (const std::bad_alloc&) {
-        return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
-    } catch (const std::length_error&) {
-        return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
     } catch (...) {
-        return give(error, AUSPEX_BAD_ARGUMENT, kThrown, sizeof kThrown - 1);
+        return give_exception(error);
     }
 #endif
 }
@@ -920,6 +915,9 @@ auspex_code call_session(auspex_session* session, auspex_error* error, F body) n
 
 // ------------------------------------------------------------------------------- src/capi/capi.cpp
 
+#include <new>
+#include <stdexcept>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
@@ -962,6 +960,21 @@ auspex_code give(auspex_error* error, auspex_code code, const char* text, size_t
     put_text(std::string_view(text, n_text), error->text, size - kText);
     return code;
 }
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+auspex_code give_exception(auspex_error* error) noexcept {
+    static constexpr char kMemory[] = "the standard allocator has no memory left; free some, or ask for less";
+    static constexpr char kThrown[] = "a callback threw an exception; callbacks of the C interface must not throw";
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {
+    } catch (...) {
+        return give(error, AUSPEX_BAD_ARGUMENT, kThrown, sizeof kThrown - 1);
+    }
+    return give(error, AUSPEX_OUT_OF_MEMORY, kMemory, sizeof kMemory - 1);
+}
+#endif
 
 Answer check_size(uint32_t size, size_t alignment, const char* name) {
     if (size >= alignment && size <= kMaxStruct && size % alignment == 0) return Answer();

@@ -1460,12 +1460,6 @@ inline bool mul_fits(uint64_t a, uint64_t b, uint64_t* out) {
     *out = a * b;
     return true;
 }
-/// *out = a + b; false on overflow.
-inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
-    if (b > UINT64_MAX - a) return false;
-    *out = a + b;
-    return true;
-}
 /// FNV-1a, 64 bits: a fingerprint and a checksum. It does not resist an attacker.
 struct Fnv {
     uint64_t value = 0xcbf29ce484222325ull;
@@ -1754,10 +1748,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The formats that this library computes with, one row each: enumerator, file id, name, elements of a block, bytes
-/// of a block, whether a KV cache may use it. A row here makes the enumerator, the table, decode_row() and
-/// encode_row(), which call decode_<enumerator>() and encode_<enumerator>(); every switch over Type elsewhere is
-/// complete and has no default, so that the compiler names each place that a new row needs. docs/CONTRIBUTING.md has
-/// the steps.
+/// of a block, whether a KV cache may use it. A row here makes the enumerator, the table and decode_row(), which calls
+/// decode_<enumerator>(); every switch over Type elsewhere is complete and has no default, so that the compiler names
+/// each place that a new row needs. docs/CONTRIBUTING.md has the steps.
 #define AUSPEX_PLAIN_TYPES(X)    \
     X(f32, 0, "F32", 1, 4, true) \
     X(f16, 1, "F16", 1, 2, true) \
@@ -1844,7 +1837,6 @@ inline float bf16_to_f32(uint16_t h) {
     std::memcpy(&f, &u, 4);
     return f;
 }
-uint16_t f32_to_bf16(float f);  ///< round to nearest even
 
 /// The codebook of IQ4_NL and IQ4_XS.
 extern const int8_t kIq4Values[16];
@@ -1853,10 +1845,9 @@ extern const int8_t kIq4Values[16];
 /// product is exact in float32 (number.cpp says why). n is a multiple of the block; `from` needs no alignment.
 void decode_row(Type t, const void* from, float* to, size_t n);
 
-/// Encodes n elements, a multiple of the block; `to` needs no alignment. F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 round
-/// exactly as the reference implementation does (KV caches rely on it). The K and IQ4 types are least-squares fits for
-/// tests and tools, not bit-identical to any other program's. A value that is not finite damages its own block only.
-/// cost      one or two passes; K and IQ4: 20 to 40.
+/// Encodes n elements, a multiple of the block, in a format that a KV cache may use, rounded exactly as the reference
+/// implementation does; `to` needs no alignment. A value that is not finite damages its own block only.
+/// cost      one or two passes.
 void encode_row(Type t, const float* from, void* to, size_t n);
 
 }  // namespace detail
@@ -1865,9 +1856,11 @@ void encode_row(Type t, const float* from, void* to, size_t n);
 
 // ------------------------------------------------------------------------- src/base/number_codec.h
 
-// base/number_codec: what the decoders and encoders of the formats share. Included by number*.cpp only.
+// base/number_codec: what the decoders and encoders of the formats share. Included by number*.cpp, and by the encoders
+// of tests.
 //
-// Owns    declarations of decode_<type>() and encode_<type>() for each row of AUSPEX_BLOCK_TYPES, and their helpers.
+// Owns    declarations of decode_<type>() for each row of AUSPEX_BLOCK_TYPES, of encode_<type>() for those that a KV
+//         cache may use, and their helpers.
 // Thread  pure functions.
 // Tests   tests/test_number.cpp
 
@@ -1879,12 +1872,13 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
-// One block per call: `b` is the block, `y` or `x` its elements. An encoder gets a zeroed block.
-#define AUSPEX_DECLARE(type, id, name, n_block, block_bytes, kv) \
-    void decode_##type(const uint8_t* b, float* y);              \
-    void encode_##type(const float* x, uint8_t* b);
+// One block per call: `b` is the block, `y` or `x` its elements.
+#define AUSPEX_DECLARE(type, id, name, n_block, block_bytes, kv) void decode_##type(const uint8_t* b, float* y);
 AUSPEX_BLOCK_TYPES(AUSPEX_DECLARE)
 #undef AUSPEX_DECLARE
+void encode_q8_0(const float* x, uint8_t* b);
+void encode_q4_0(const float* x, uint8_t* b);
+void encode_q4_1(const float* x, uint8_t* b);
 
 inline float half_at(const uint8_t* p) { return f16_to_f32(load<uint16_t>(p)); }
 inline float of_int(int v) { return static_cast<float>(v); }
@@ -1915,12 +1909,6 @@ inline int code(float v, int lo, int hi) {
     if (v >= static_cast<float>(hi)) return hi;
     return static_cast<int>(v);
 }
-/// The nearest integer, held in lo..hi; a NaN gives lo.
-inline int nearest(float v, int lo, int hi) {
-    if (!(v > static_cast<float>(lo))) return lo;
-    if (v >= static_cast<float>(hi)) return hi;
-    return static_cast<int>(std::floor(v + 0.5f));
-}
 /// Half away from zero, held in -128..127; v + 0.5 would round 0.49999997 up, so compare the rest.
 inline int round_away(float v) {
     if (!(v > -128.0f)) return -128;
@@ -1935,9 +1923,6 @@ inline void put_half(uint8_t* p, float v) {
     const uint16_t h = f32_to_f16(v);
     std::memcpy(p, &h, 2);
 }
-/// What a reader will see: v after rounding to binary16.
-inline float as_half(float v) { return f16_to_f32(f32_to_f16(v)); }
-
 /// The first element of the largest magnitude, with its sign.
 inline float extreme(const float* x, int n) {
     float a = 0, v = 0;
@@ -1948,37 +1933,6 @@ inline float extreme(const float* x, int n) {
         }
     return v;
 }
-
-/// The entry of the IQ4 codebook nearest to v.
-inline int nearest_iq4(float v) {
-    int q = 0;
-    while (q < 15 && 2 * v > static_cast<float>(kIq4Values[q] + kIq4Values[q + 1])) ++q;
-    return q;
-}
-
-/// The scale s that fits x by s * value(code), weights x^2. `lowest` is the most negative value; the
-/// candidates put the extreme element near it. `value_near` maps x/s to the value it would get.
-template <class ValueNear>
-float fit_scale(const float* x, int n, float lowest, float step, int n_try, ValueNear value_near) {
-    const float top = extreme(x, n);
-    if (std::fabs(top) < 1e-15f) return 0;
-    float best = 0, best_gain = -1;
-    for (int t = -n_try; t <= n_try; ++t) {
-        const float inverse = (lowest + step * static_cast<float>(t)) / top;
-        float wxv = 0, wvv = 0;
-        for (int i = 0; i < n; ++i) {
-            const float v = value_near(x[i] * inverse), w = x[i] * x[i];
-            wxv += w * x[i] * v, wvv += w * v * v;
-        }
-        if (wvv > 0 && wxv * wxv > best_gain * wvv) {
-            best_gain = wxv * wxv / wvv;
-            best = wxv / wvv;
-        }
-    }
-    return best;
-}
-
-inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[nearest_iq4(v)]); }
 
 }  // namespace number_impl
 }  // namespace detail
@@ -2190,8 +2144,7 @@ uint64_t unique_number();
 
 // base/gguf: the GGUF container, from bytes to a tensor table and metadata. Opens no file.
 //
-// Owns    reading (gguf.cpp) with every check of the format, typed metadata (gguf_meta.cpp), a writer for tools and
-//         tests (gguf_writer.cpp).
+// Owns    reading (gguf.cpp) with every check of the format, and typed metadata (gguf_meta.cpp).
 // Thread  a parsed Gguf is immutable.
 // Tests   tests/test_gguf.cpp, tests/fuzz_gguf.cpp: any bytes give a Gguf or a Status
 
@@ -2283,45 +2236,6 @@ class Gguf {
     std::vector<Tensor> tensors_;
     // Indices sorted by name: a hash table could be made slow by a choice of names.
     std::vector<uint32_t> meta_order_, tensor_order_;
-};
-
-/// Builds a GGUF v3 file in memory: metadata in the order given, tensors without gaps. For tools and tests; arguments
-/// are asserted.
-class GgufWriter {
-  public:
-    void add(std::string_view key, std::string_view value);
-    void add(std::string_view key, const char* value) { add(key, std::string_view(value)); }
-    void add(std::string_view key, uint32_t value);
-    void add(std::string_view key, int32_t value);
-    void add(std::string_view key, float value);
-    void add(std::string_view key, bool value);
-    void add(std::string_view key, uint16_t value);
-    void add(std::string_view key, const std::vector<std::string>& values);
-    void add(std::string_view key, const std::vector<int32_t>& values);
-    void add(std::string_view key, const std::vector<uint32_t>& values);
-    void add(std::string_view key, const std::vector<float>& values);
-    void add(std::string_view key, const std::vector<bool>& values);
-    /// A value of any type id, valid or not; `bytes` as in the file. n < 0: a scalar, else an array of n elements.
-    void add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes);
-    /// `ne` as in the file: ne[0] contiguous. `bytes` are copied and must have the size the shape needs.
-    void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const std::byte> bytes);
-    /// Encodes `values` as `type` and adds them.
-    /// A key general.alignment (uint32) must come before the first tensor; without it, 32.
-    void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const float> values);
-    std::vector<std::byte> finish() const;
-
-  private:
-    struct Info {
-        std::string name;
-        Type type;
-        std::vector<uint64_t> ne;
-        uint64_t offset;
-    };
-    std::string meta_;
-    uint64_t n_meta_ = 0;
-    uint32_t alignment_ = 32;
-    std::vector<Info> infos_;
-    std::string data_;
 };
 
 }  // namespace detail
@@ -2741,6 +2655,13 @@ class Json {
     std::vector<Json> items_;
     std::vector<std::string> keys_;
 };
+
+/// Whether a JSON string writes the character with a backslash, and how.
+constexpr bool json_must_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+std::string json_escape(uint32_t c);
+/// A text as a JSON string holds it, without and with its quotes.
+std::string json_escaped(std::string_view text);
+std::string json_quoted(std::string_view text);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -3796,7 +3717,6 @@ class Automaton {
     std::pair<ExprId, ExprId> split_slowly(ExprId e);
     uint32_t push(ExprId e, uint32_t stack);
     StateId intern(Closure& c);
-    void clear();
 
     std::shared_ptr<const Rules> base_;
     Rules rules_;
@@ -4453,6 +4373,11 @@ struct Slot {
     uint32_t n_dim = 0;
     bool on_host = false;  ///< weights: stay in system memory, where the device reads them
     uint64_t width() const { return shape[n_dim - 1]; }
+    uint64_t n_value() const {
+        uint64_t n = 1;
+        for (uint32_t i = 0; i < n_dim; ++i) n *= shape[i];
+        return n;
+    }
 };
 
 /// Largest number of experts that one row uses.
@@ -4541,6 +4466,8 @@ struct Plan {
     std::vector<Tape> mtp;  ///< one per MTP block; the last one serves all further draft positions
 
     const Slot& slot(SlotId id) const { return slots[id]; }
+    /// The trunk, then the MTP blocks if they are wanted.
+    std::vector<const Tape*> tapes(bool with_mtp = true) const;
     uint32_t mtp_block(uint32_t depth) const {
         const uint32_t last = static_cast<uint32_t>(mtp.size()) - 1;
         return depth - 1 < last ? depth - 1 : last;
@@ -6010,8 +5937,6 @@ Status choose_kernels(CpuPath wanted, const CpuKernels** out);
 const char* path_name(CpuPath path);
 /// Whether this build has the path and this processor runs it. `best` and `reference` always.
 bool has_path(CpuPath path);
-/// The path of the fastest table; never `best`.
-CpuPath best_path();
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -7712,6 +7637,12 @@ struct Gpu {
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
     Status check(VkResult result, const char* function, const char* doing = "");
+    /// The same of a function that makes *handle, which a failure leaves null.
+    template <class Handle>
+    Status made(VkResult result, Handle* handle, const char* function, const char* doing = "") {
+        if (result != VK_SUCCESS) *handle = VK_NULL_HANDLE;
+        return check(result, function, doing);
+    }
     /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
     /// one, and the fence, if there is one.
     Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);
@@ -7942,7 +7873,6 @@ namespace vk {
 /// write and the host reads; `staging` is host memory that the host writes and kernels may read, and so is
 /// `pinned`, for weights.
 enum class Arena : uint32_t { weights, caches, scratch, ring, staging, pinned };
-constexpr uint32_t kArenas = 6;
 const char* arena_name(Arena arena);
 
 /// A piece of one buffer: what a kernel binds. Plain data, valid as long as its Memory.
@@ -8330,8 +8260,8 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 //   commands.dispatch(n_group);
 //   commands.barrier();                               // later kernels see earlier writes
 //   ...
-//   if (Status s = commands.end(); !s.ok()) return s; // the first error of all calls above
-//   if (Status s = commands.run(); !s.ok()) return s; // submit and wait; again for a replay
+//   AUSPEX_TRY(commands.end()); // the first error of all calls above
+//   AUSPEX_TRY(commands.run()); // submit and wait; again for a replay
 #ifndef AUSPEX_NO_VULKAN
 
 #include <initializer_list>
@@ -10907,7 +10837,6 @@ enum class StateKind : uint8_t {
     reply,  ///< within a generated text, until the next prompt: for a reply that is cut
 };
 constexpr size_t kStateKinds = 8;
-const char* state_kind_name(StateKind kind);
 
 /// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
 /// that drops earlier thinking never comes back to where a generation ended, an edit does.
@@ -12900,13 +12829,11 @@ void decode_blocks(const uint8_t* from, float* to, size_t n, BlockDecoder decode
     AUSPEX_ASSERT(n % kBlock == 0);
     for (size_t i = 0; i < n; i += kBlock, from += kBytes) decode(from, to + i);
 }
-template <uint32_t kBlock, uint32_t kBytes, class BlockEncoder>
-void encode_blocks(const float* from, uint8_t* to, size_t n, BlockEncoder encode) {
-    AUSPEX_ASSERT(n % kBlock == 0);
-    for (size_t i = 0; i < n; i += kBlock, to += kBytes) {
-        std::memset(to, 0, kBytes);
-        encode(from + i, to);
-    }
+template <Type kType>
+void encode_blocks(const float* from, uint8_t* to, size_t n, void (*encode)(const float*, uint8_t*)) {
+    constexpr TypeInfo info = info_of(static_cast<uint32_t>(kType));
+    AUSPEX_ASSERT(n % info.n_block == 0);
+    for (size_t i = 0; i < n; i += info.n_block, to += info.block_bytes) encode(from + i, to);
 }
 
 }  // namespace number_impl
@@ -12964,13 +12891,6 @@ uint16_t f32_to_f16(float f) {
     return static_cast<uint16_t>(sign | h);
 }
 
-uint16_t f32_to_bf16(float f) {
-    uint32_t u;
-    std::memcpy(&u, &f, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(u >> 16 | 0x40u);
-    return static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-
 void decode_row(Type t, const void* from, float* to, size_t n) {
     namespace impl = number_impl;
     const uint8_t* p = static_cast<const uint8_t*>(from);
@@ -12993,6 +12913,7 @@ void decode_row(Type t, const void* from, float* to, size_t n) {
 }
 
 void encode_row(Type t, const float* from, void* to, size_t n) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case here");
     namespace impl = number_impl;
     uint8_t* p = static_cast<uint8_t*>(to);
     switch (t) {
@@ -13002,18 +12923,11 @@ void encode_row(Type t, const float* from, void* to, size_t n) {
         case Type::f16:
             for (size_t i = 0; i < n; ++i) impl::put_half(p + 2 * i, from[i]);
             return;
-        case Type::bf16:
-            for (size_t i = 0; i < n; ++i) {
-                const uint16_t h = f32_to_bf16(from[i]);
-                std::memcpy(p + 2 * i, &h, 2);
-            }
-            return;
-#define AUSPEX_ENCODE(type, id, name, n_block, block_bytes, kv) \
-    case Type::type: return impl::encode_blocks<n_block, block_bytes>(from, p, n, impl::encode_##type);
-            AUSPEX_BLOCK_TYPES(AUSPEX_ENCODE)
-#undef AUSPEX_ENCODE
+        case Type::q8_0: return impl::encode_blocks<Type::q8_0>(from, p, n, impl::encode_q8_0);
+        case Type::q4_0: return impl::encode_blocks<Type::q4_0>(from, p, n, impl::encode_q4_0);
+        case Type::q4_1: return impl::encode_blocks<Type::q4_1>(from, p, n, impl::encode_q4_1);
+        default: AUSPEX_ASSERT(false);  // no KV cache holds it
     }
-    AUSPEX_ASSERT(false);  // not a Type
 }
 
 }  // namespace detail
@@ -13085,7 +12999,7 @@ void decode_iq4_nl(const uint8_t* b, float* y) {
     }
 }
 
-// ------------------------------------------------------------------------- encoding, reference rounding
+// ------------------------------------------------------------------- encoding, rounded as the reference does
 
 void encode_q8_0(const float* x, uint8_t* b) {
     const float d = std::fabs(extreme(x, 32)) / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
@@ -13093,59 +13007,32 @@ void encode_q8_0(const float* x, uint8_t* b) {
     for (int i = 0; i < 32; ++i) b[2 + i] = byte(round_away(rounded_product(x[i], inverse)));
 }
 
-/// Q4_0 and Q5_0: the extreme value gets the lowest code, which is exactly representable.
-template <int kBits>
-void encode_symmetric(const float* x, uint8_t* b) {
-    constexpr int kHalf = 1 << (kBits - 1);
-    const float d = extreme(x, 32) / static_cast<float>(-kHalf), inverse = d != 0 ? 1.0f / d : 0.0f;
-    const float offset = static_cast<float>(kHalf) + 0.5f;
-    uint8_t* qs = b + (kBits == 5 ? 6 : 2);
-    uint32_t high = 0;
+/// The extreme value gets the lowest code, which is exactly representable.
+void encode_q4_0(const float* x, uint8_t* b) {
+    const float d = extreme(x, 32) / -8.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
     put_half(b, d);
     for (int j = 0; j < 16; ++j) {
-        const int q0 = code(rounded_product(x[j], inverse) + offset, 0, 2 * kHalf - 1);
-        const int q1 = code(rounded_product(x[j + 16], inverse) + offset, 0, 2 * kHalf - 1);
-        qs[j] = byte((q0 & 15) | (q1 & 15) << 4);
-        high |= static_cast<uint32_t>(q0 >> 4) << j | static_cast<uint32_t>(q1 >> 4) << (j + 16);
+        const int low = code(rounded_product(x[j], inverse) + 8.5f, 0, 15);
+        const int high = code(rounded_product(x[j + 16], inverse) + 8.5f, 0, 15);
+        b[2 + j] = byte(low | high << 4);
     }
-    if (kBits == 5) std::memcpy(b + 2, &high, 4);
 }
 
-/// Q4_1 and Q5_1: a range from the smallest to the largest element.
-template <int kBits>
-void encode_range(const float* x, uint8_t* b) {
-    constexpr int kTop = (1 << kBits) - 1;
+/// A range from the smallest to the largest element.
+void encode_q4_1(const float* x, uint8_t* b) {
     float min = x[0], max = x[0];
     for (int i = 1; i < 32; ++i) {
         min = std::min(min, x[i]);
         max = std::max(max, x[i]);
     }
-    const float d = (max - min) / static_cast<float>(kTop), inverse = d != 0 ? 1.0f / d : 0.0f;
-    uint8_t* qs = b + (kBits == 5 ? 8 : 4);
-    uint32_t high = 0;
+    const float d = (max - min) / 15.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
     put_half(b, d);
     put_half(b + 2, min);
     for (int j = 0; j < 16; ++j) {
-        const int q0 = code(rounded_product(x[j] - min, inverse) + 0.5f, 0, kTop);
-        const int q1 = code(rounded_product(x[j + 16] - min, inverse) + 0.5f, 0, kTop);
-        qs[j] = byte((q0 & 15) | (q1 & 15) << 4);
-        high |= static_cast<uint32_t>(q0 >> 4) << j | static_cast<uint32_t>(q1 >> 4) << (j + 16);
+        const int low = code(rounded_product(x[j] - min, inverse) + 0.5f, 0, 15);
+        const int high = code(rounded_product(x[j + 16] - min, inverse) + 0.5f, 0, 15);
+        b[4 + j] = byte(low | high << 4);
     }
-    if (kBits == 5) std::memcpy(b + 4, &high, 4);
-}
-
-void encode_q4_0(const float* x, uint8_t* b) { encode_symmetric<4>(x, b); }
-void encode_q5_0(const float* x, uint8_t* b) { encode_symmetric<5>(x, b); }
-void encode_q4_1(const float* x, uint8_t* b) { encode_range<4>(x, b); }
-void encode_q5_1(const float* x, uint8_t* b) { encode_range<5>(x, b); }
-
-// ------------------------------------------------------------------------- encoding, least squares
-
-void encode_iq4_nl(const float* x, uint8_t* b) {
-    const float d = as_half(fit_scale(x, 32, -127, 2, 7, iq4_value_near));
-    put_half(b, d);
-    const auto quantise = [d](float v) { return nearest_iq4(d != 0 ? v / d : 0.0f); };
-    for (int j = 0; j < 16; ++j) b[2 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
 }
 
 }  // namespace number_impl
@@ -13255,220 +13142,6 @@ void decode_iq4_xs(const uint8_t* b, float* y) {
             y[32 * g + j + 16] = scale * of_int(kIq4Values[qs[j] >> 4]);
         }
     }
-}
-
-// ------------------------------------------------------------------ least squares, scale and minimum
-
-struct Range {
-    float scale = 0, min = 0;  ///< x is about scale*code + min, min <= 0
-};
-
-constexpr int kRangeTries = 22;
-
-/// nearest(v, 0, top) as a float, without a branch; 0 where v is not a number.
-inline float code_near(float v, float top) {
-    v = v > 0.0f ? v : 0.0f;
-    v = v < top ? v : top;
-    return static_cast<float>(static_cast<int>(v + 0.5f));
-}
-
-/// Fits n values by codes 0..top: tries inverse scales around the plain range and solves the weighted
-/// normal equations for scale and minimum at each; keeps the smallest weighted squared error. The tries run beside each
-/// other, so that a compiler uses vectors for them.
-inline Range fit_range(const float* x, int n, int top) {
-    float low = 0, high = x[0], square = 0;
-    for (int i = 0; i < n; ++i) {
-        low = std::min(low, x[i]);
-        high = std::max(high, x[i]);
-        square += x[i] * x[i];
-    }
-    Range best;
-    best.min = low;
-    if (!(high > low)) return best;
-    const float rms = std::sqrt(square / static_cast<float>(n)), top_code = static_cast<float>(top);
-    float inverse[kRangeTries], wl[kRangeTries] = {}, wll[kRangeTries] = {}, wxl[kRangeTries] = {};
-    float w_sum = 0, wx = 0;
-    for (int t = 0; t < kRangeTries; ++t) {  // 0 is the plain range fit
-        const float more = t == 0 ? 0.0f : 0.1f * static_cast<float>(t - 1) - 1.0f;
-        inverse[t] = (top_code + more) / (high - low);
-    }
-    for (int i = 0; i < n; ++i) {
-        const float w = rms + std::fabs(x[i]), above = x[i] - low;
-        w_sum += w, wx += w * x[i];
-        for (int t = 0; t < kRangeTries; ++t) {
-            const float l = code_near(inverse[t] * above, top_code);
-            wl[t] += w * l, wll[t] += w * l * l, wxl[t] += w * x[i] * l;
-        }
-    }
-    float scale[kRangeTries], min[kRangeTries], error[kRangeTries] = {};
-    for (int t = 0; t < kRangeTries; ++t) {
-        scale[t] = 1.0f / inverse[t], min[t] = low;
-        if (t == 0) continue;
-        const float det = w_sum * wll[t] - wl[t] * wl[t];
-        scale[t] = det > 0 ? (w_sum * wxl[t] - wx * wl[t]) / det : 0.0f;
-        min[t] = det > 0 ? (wll[t] * wx - wl[t] * wxl[t]) / det : 0.0f;
-        if (min[t] > 0) scale[t] = wxl[t] / wll[t], min[t] = 0;
-    }
-    for (int i = 0; i < n; ++i) {
-        const float w = rms + std::fabs(x[i]), value = x[i];
-        for (int t = 0; t < kRangeTries; ++t) {
-            const float e = scale[t] * code_near((value - min[t]) / scale[t], top_code) + min[t] - value;
-            error[t] += w * e * e;
-        }
-    }
-    float best_error = -1;
-    for (int t = 0; t < kRangeTries; ++t) {
-        if (!(scale[t] > 0) || !(best_error < 0 || error[t] < best_error)) continue;
-        best_error = error[t];
-        best = {scale[t], min[t]};
-    }
-    return best;
-}
-
-/// A super-block of scale-and-minimum groups: the fits, then both held as small integers.
-template <int kGroups>
-struct RangeGroups {
-    float d = 0, dmin = 0;  ///< as a reader sees them
-    int scale[kGroups] = {}, min[kGroups] = {};
-
-    RangeGroups(const float* x, int top, int scale_top) {
-        constexpr int kSize = 256 / kGroups;
-        Range fits[kGroups];
-        float max_scale = 0, max_min = 0;
-        for (int g = 0; g < kGroups; ++g) {
-            fits[g] = fit_range(x + g * kSize, kSize, top);
-            max_scale = std::max(max_scale, fits[g].scale);
-            max_min = std::max(max_min, -fits[g].min);
-        }
-        d = as_half(max_scale / static_cast<float>(scale_top));
-        dmin = as_half(max_min / static_cast<float>(scale_top));
-        for (int g = 0; g < kGroups; ++g) {
-            if (d > 0) scale[g] = nearest(fits[g].scale / d, 0, scale_top);
-            if (dmin > 0) min[g] = nearest(-fits[g].min / dmin, 0, scale_top);
-        }
-    }
-    int quantise(float x, int g, int top) const {
-        const float s = d * static_cast<float>(scale[g]);
-        return s > 0 ? nearest((x + dmin * static_cast<float>(min[g])) / s, 0, top) : 0;
-    }
-};
-
-void encode_q2_k(const float* x, uint8_t* b) {
-    const RangeGroups<16> fit(x, 3, 15);
-    put_half(b + 80, fit.d);
-    put_half(b + 82, fit.dmin);
-    for (int g = 0; g < 16; ++g) {
-        b[g] = byte(fit.scale[g] | fit.min[g] << 4);
-        const int n = g / 8, shift = 2 * (g % 8 / 2), l0 = g % 2 * 16;
-        for (int l = 0; l < 16; ++l) {
-            uint8_t& q = b[16 + 32 * n + l0 + l];
-            q = byte(q | fit.quantise(x[16 * g + l], g, 3) << shift);
-        }
-    }
-}
-
-/// Q4_K and Q5_K: eight groups of 32, six-bit scales and minima packed in 12 bytes.
-template <int kBits>
-void encode_k45(const float* x, uint8_t* b) {
-    constexpr int kTop = (1 << kBits) - 1;
-    const RangeGroups<8> fit(x, kTop, 63);
-    put_half(b, fit.d);
-    put_half(b + 2, fit.dmin);
-    uint8_t *packed = b + 4, *qh = b + 16, *qs = b + (kBits == 5 ? 48 : 16);
-    for (int g = 0; g < 8; ++g) {
-        const int sc = fit.scale[g], mn = fit.min[g];
-        if (g < 4) {
-            packed[g] = byte(sc);
-            packed[g + 4] = byte(mn);
-        } else {
-            packed[g + 4] = byte((sc & 15) | (mn & 15) << 4);
-            packed[g - 4] = byte(packed[g - 4] | sc >> 4 << 6);
-            packed[g] = byte(packed[g] | mn >> 4 << 6);
-        }
-        for (int l = 0; l < 32; ++l) {
-            const int q = fit.quantise(x[32 * g + l], g, kTop);
-            uint8_t& low = qs[32 * (g / 2) + l];
-            low = byte(low | (q & 15) << (4 * (g % 2)));
-            if (kBits == 5) qh[l] = byte(qh[l] | q >> 4 << g);
-        }
-    }
-}
-
-void encode_q4_k(const float* x, uint8_t* b) { encode_k45<4>(x, b); }
-void encode_q5_k(const float* x, uint8_t* b) { encode_k45<5>(x, b); }
-
-// ------------------------------------------------------------------------- least squares, scale only
-
-/// A super-block of scale-only groups: the fits, then held as signed integers lowest..-lowest - 1.
-template <int kGroups>
-struct ScaleGroups {
-    float d = 0;  ///< as a reader sees it
-    int scale[kGroups] = {};
-
-    template <class ValueNear>
-    ScaleGroups(const float* x, int scale_lowest, float lowest, float step, int n_try, ValueNear value_near) {
-        constexpr int kSize = 256 / kGroups;
-        float fits[kGroups];
-        for (int g = 0; g < kGroups; ++g) fits[g] = fit_scale(x + g * kSize, kSize, lowest, step, n_try, value_near);
-        d = as_half(extreme(fits, kGroups) / static_cast<float>(scale_lowest));
-        for (int g = 0; g < kGroups; ++g)
-            if (d != 0) scale[g] = nearest(fits[g] / d, scale_lowest, -scale_lowest - 1);
-    }
-    /// x in units of group g's scale; 0 when that scale is 0.
-    float in_units(float x, int g) const {
-        const float s = d * static_cast<float>(scale[g]);
-        return s != 0 ? x / s : 0.0f;
-    }
-};
-
-void encode_q3_k(const float* x, uint8_t* b) {
-    const ScaleGroups<16> fit(x, -32, -4, 0.1f, 9, [](float v) { return static_cast<float>(nearest(v, -4, 3)); });
-    put_half(b + 108, fit.d);
-    uint8_t *hmask = b, *qs = b + 32, *scales = b + 96;
-    for (int g = 0; g < 16; ++g) {
-        const int sc = fit.scale[g] + 32;
-        uint8_t &low = scales[g % 8], &high = scales[8 + g % 4];
-        low = byte(low | (sc & 15) << (g < 8 ? 0 : 4));
-        high = byte(high | sc >> 4 << (2 * (g / 4)));
-        const int n = g / 8, j = g % 8 / 2, l0 = g % 2 * 16;
-        for (int l = l0; l < l0 + 16; ++l) {
-            const int q = nearest(fit.in_units(x[16 * g + l - l0], g), -4, 3) + 4;
-            uint8_t& two = qs[32 * n + l];
-            two = byte(two | (q & 3) << (2 * j));
-            hmask[l] = byte(hmask[l] | q >> 2 << (4 * n + j));
-        }
-    }
-}
-
-void encode_q6_k(const float* x, uint8_t* b) {
-    const ScaleGroups<16> fit(x, -128, -32, 0.1f, 9, [](float v) { return static_cast<float>(nearest(v, -32, 31)); });
-    put_half(b + 208, fit.d);
-    for (int g = 0; g < 16; ++g) {
-        b[192 + g] = byte(fit.scale[g]);
-        const int n = g / 8, j = g % 8 / 2, l0 = g % 2 * 16;
-        for (int l = l0; l < l0 + 16; ++l) {
-            const int q = nearest(fit.in_units(x[16 * g + l - l0], g), -32, 31) + 32;
-            uint8_t &low = b[64 * n + 32 * (j % 2) + l], &high = b[128 + 32 * n + l];
-            low = byte(low | (q & 15) << (4 * (j / 2)));
-            high = byte(high | q >> 4 << (2 * j));
-        }
-    }
-}
-
-void encode_iq4_xs(const float* x, uint8_t* b) {
-    const ScaleGroups<8> fit(x, -32, -127, 2, 7, iq4_value_near);
-    put_half(b, fit.d);
-    uint16_t scales_h = 0;
-    for (int g = 0; g < 8; ++g) {
-        const int sc = fit.scale[g] + 32;
-        b[4 + g / 2] = byte(b[4 + g / 2] | (sc & 15) << (4 * (g % 2)));
-        scales_h = static_cast<uint16_t>(scales_h | sc >> 4 << (2 * g));
-        for (int j = 0; j < 16; ++j) {
-            const float* run = x + 32 * g + j;
-            b[8 + 16 * g + j] = byte(nearest_iq4(fit.in_units(run[0], g)) | nearest_iq4(fit.in_units(run[16], g)) << 4);
-        }
-    }
-    std::memcpy(b + 2, &scales_h, 2);
 }
 
 }  // namespace number_impl
@@ -14570,19 +14243,31 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     return true;
 }
 
-/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
-template <class Item, class Name>
-std::vector<uint32_t> sorted_by(const std::vector<Item>& items, Name name, const Item** twice) {
-    std::vector<uint32_t> order(items.size());
-    for (uint32_t i = 0; i < items.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return name(items[a]) < name(items[b]); });
-    *twice = nullptr;
-    for (size_t i = 1; i < order.size(); ++i)
-        if (name(items[order[i - 1]]) == name(items[order[i]])) *twice = &items[order[i]];
-    return order;
-}
 inline std::string_view name_of(const Meta& m) { return m.key; }
 inline std::string_view name_of(const Tensor& t) { return t.name; }
+
+/// Indices of names in their order; `twice` receives the index of a name that comes again, or SIZE_MAX.
+std::vector<uint32_t> sorted_names(const std::vector<std::string_view>& names, size_t* twice) {
+    std::vector<uint32_t> order(names.size());
+    for (uint32_t i = 0; i < names.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+    *twice = SIZE_MAX;
+    for (size_t i = 1; i < order.size(); ++i)
+        if (names[order[i - 1]] == names[order[i]]) *twice = order[i];
+    return order;
+}
+
+/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
+template <class Item>
+std::vector<uint32_t> sorted_by_name(const std::vector<Item>& items, const Item** twice) {
+    std::vector<std::string_view> names;
+    names.reserve(items.size());
+    for (const Item& item : items) names.push_back(name_of(item));
+    size_t i_twice = 0;
+    std::vector<uint32_t> order = sorted_names(names, &i_twice);
+    *twice = i_twice < items.size() ? &items[i_twice] : nullptr;
+    return order;
+}
 
 template <class Item>
 const Item* look_up(const std::vector<Item>& items, const std::vector<uint32_t>& order, std::string_view name) {
@@ -14605,8 +14290,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     for (Meta& m : g.meta_)
         if (!impl::read_meta(r, m)) return r.take_status();
     const Meta* key_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(
-        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.meta_order_ = impl::sorted_by_name(g.meta_, &key_twice);
     if (key_twice)
         return fail(Code::bad_file, "metadata key ", quote(key_twice->key),
                     " appears more than once, expected unique keys", impl::kAgain);
@@ -14628,8 +14312,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     for (Tensor& t : g.tensors_)
         if (!impl::read_tensor(r, t)) return r.take_status();
     const Tensor* name_twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &name_twice);
     if (name_twice)
         return fail(Code::bad_file, "tensor ", quote(name_twice->name),
                     " appears more than once, expected unique names", impl::kAgain);
@@ -14682,8 +14365,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         g.file_bytes_ += shards[i].file_bytes_;
     }
     const Tensor* twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &twice);
     if (twice)
         return fail(Code::bad_file, "tensor ", quote(twice->name), " appears more than once (last in shard ",
                     twice->shard, ").", kTogether);
@@ -14699,10 +14381,8 @@ Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, u
     g.tensors_ = std::move(tensors);
     const Meta* key_twice = nullptr;
     const Tensor* name_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(
-        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
-    g.tensor_order_ = impl::sorted_by(
-        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    g.meta_order_ = impl::sorted_by_name(g.meta_, &key_twice);
+    g.tensor_order_ = impl::sorted_by_name(g.tensors_, &name_twice);
     if (key_twice) return fail(Code::bad_file, "metadata key ", quote(key_twice->key), " appears more than once");
     if (name_twice) return fail(Code::bad_file, "tensor ", quote(name_twice->name), " appears more than once");
     return g;
@@ -14909,153 +14589,6 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
-// ------------------------------------------------------------------------ src/base/gguf_writer.cpp
-
-// Writing a GGUF file, for tools and tests.
-
-namespace auspex {
-inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
-namespace gguf_writer_impl {
-
-template <class T>
-void put(std::string& s, T v) {
-    char b[sizeof(T)];
-    std::memcpy(b, &v, sizeof(T));
-    s.append(b, sizeof(T));
-}
-inline void put_string(std::string& s, std::string_view v) {
-    put<uint64_t>(s, v.size());
-    s.append(v);
-}
-template <class T>
-std::string bytes_of(T v) {
-    std::string s;
-    put(s, v);
-    return s;
-}
-/// The bytes of a numeric array.
-template <class Stored, class List>
-std::string list_bytes(const List& values) {
-    std::string s;
-    s.reserve(values.size() * sizeof(Stored));
-    for (const auto v : values) put<Stored>(s, static_cast<Stored>(v));
-    return s;
-}
-template <class List>
-int64_t length(const List& values) {
-    return static_cast<int64_t>(values.size());
-}
-constexpr uint32_t id(MetaType t) { return static_cast<uint32_t>(t); }
-
-}  // namespace gguf_writer_impl
-
-void GgufWriter::add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes) {
-    namespace impl = gguf_writer_impl;
-    impl::put_string(meta_, key);
-    if (n >= 0) {
-        impl::put<uint32_t>(meta_, impl::id(MetaType::array));
-        impl::put<uint32_t>(meta_, type);
-        impl::put<uint64_t>(meta_, static_cast<uint64_t>(n));
-    } else {
-        impl::put<uint32_t>(meta_, type);
-    }
-    meta_.append(bytes);
-    ++n_meta_;
-}
-
-void GgufWriter::add(std::string_view key, std::string_view value) {
-    std::string s;
-    gguf_writer_impl::put_string(s, value);
-    add_raw(key, gguf_writer_impl::id(MetaType::string), -1, s);
-}
-void GgufWriter::add(std::string_view key, uint32_t value) {
-    if (key == "general.alignment") {
-        AUSPEX_ASSERT(infos_.empty() && value != 0 && (value & (value - 1)) == 0);
-        alignment_ = value;
-    }
-    add_raw(key, gguf_writer_impl::id(MetaType::u32), -1, gguf_writer_impl::bytes_of(value));
-}
-void GgufWriter::add(std::string_view key, int32_t value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::i32), -1, gguf_writer_impl::bytes_of(value));
-}
-void GgufWriter::add(std::string_view key, float value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::f32), -1, gguf_writer_impl::bytes_of(value));
-}
-void GgufWriter::add(std::string_view key, bool value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::boolean), -1, gguf_writer_impl::bytes_of<uint8_t>(value ? 1 : 0));
-}
-void GgufWriter::add(std::string_view key, uint16_t value) {
-    add_raw(key, gguf_writer_impl::id(MetaType::u16), -1, gguf_writer_impl::bytes_of(value));
-}
-
-void GgufWriter::add(std::string_view key, const std::vector<std::string>& values) {
-    std::string s;
-    for (const std::string& v : values) gguf_writer_impl::put_string(s, v);
-    add_raw(key, gguf_writer_impl::id(MetaType::string), gguf_writer_impl::length(values), s);
-}
-void GgufWriter::add(std::string_view key, const std::vector<int32_t>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::i32), impl::length(values), impl::list_bytes<int32_t>(values));
-}
-void GgufWriter::add(std::string_view key, const std::vector<uint32_t>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::u32), impl::length(values), impl::list_bytes<uint32_t>(values));
-}
-void GgufWriter::add(std::string_view key, const std::vector<float>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::f32), impl::length(values), impl::list_bytes<float>(values));
-}
-void GgufWriter::add(std::string_view key, const std::vector<bool>& values) {
-    namespace impl = gguf_writer_impl;
-    add_raw(key, impl::id(MetaType::boolean), impl::length(values), impl::list_bytes<uint8_t>(values));
-}
-
-void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne,
-                        Span<const std::byte> bytes) {
-    AUSPEX_ASSERT(!ne.empty() && ne.size() <= 4 && !name.empty() && name.size() <= 63);
-    AUSPEX_ASSERT(ne[0] % type_info(type).n_block == 0);
-    uint64_t needed = row_bytes(type, ne[0]);
-    for (size_t i = 1; i < ne.size(); ++i) needed *= ne[i];
-    AUSPEX_ASSERT(bytes.size() == needed);
-    (void)needed;
-    data_.resize(static_cast<size_t>(round_up(data_.size(), alignment_)));
-    infos_.push_back({std::string(name), type, ne, data_.size()});
-    if (!bytes.empty()) data_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const float> values) {
-    AUSPEX_ASSERT(type_info(type).supported);
-    std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, values.size())));
-    encode_row(type, values.data(), bytes.data(), values.size());  // rows are whole blocks: one long row is all rows
-    tensor(name, type, ne, Span<const std::byte>(bytes));
-}
-
-std::vector<std::byte> GgufWriter::finish() const {
-    namespace impl = gguf_writer_impl;
-    std::string head = "GGUF";
-    impl::put<uint32_t>(head, 3);
-    impl::put<uint64_t>(head, infos_.size());
-    impl::put<uint64_t>(head, n_meta_);
-    head += meta_;
-    for (const Info& info : infos_) {
-        impl::put_string(head, info.name);
-        impl::put<uint32_t>(head, static_cast<uint32_t>(info.ne.size()));
-        for (const uint64_t n : info.ne) impl::put<uint64_t>(head, n);
-        impl::put<uint32_t>(head, static_cast<uint32_t>(info.type));
-        impl::put<uint64_t>(head, info.offset);
-    }
-    head.resize(static_cast<size_t>(round_up(head.size(), alignment_)));
-    std::vector<std::byte> file(head.size() + data_.size());
-    std::memcpy(file.data(), head.data(), head.size());
-    if (!data_.empty()) std::memcpy(file.data() + head.size(), data_.data(), data_.size());
-    return file;
-}
-
-}  // namespace detail
-}  // namespace AUSPEX_VERSION_NAMESPACE
-}  // namespace auspex
-
 // ------------------------------------------------------------------------------- src/base/json.cpp
 
 namespace auspex {
@@ -15110,32 +14643,26 @@ std::string python_number(const std::string& text, bool as_json) {
     return out;
 }
 
-void dump_string(std::string& out, const std::string& text) {
-    static const char kHex[] = "0123456789abcdef";
-    out += '"';
-    for (const char c : text) {
-        switch (c) {
-            case '"': out += "\\\""; break;
-            case '\\': out += "\\\\"; break;
-            case '\n': out += "\\n"; break;
-            case '\r': out += "\\r"; break;
-            case '\t': out += "\\t"; break;
-            case '\b': out += "\\b"; break;
-            case '\f': out += "\\f"; break;
-            default:
-                if (static_cast<unsigned char>(c) < 0x20) {
-                    out += "\\u00";
-                    out += kHex[c >> 4];
-                    out += kHex[c & 15];
-                } else {
-                    out += c;
-                }
-        }
-    }
-    out += '"';
+}  // namespace json_impl
+
+std::string json_escape(uint32_t c) {
+    static constexpr char kHex[] = "0123456789abcdef", kChars[] = "\"\\\n\r\t\b\f", kLetters[] = "\"\\nrtbf";
+    const char* at = c != 0 ? std::strchr(kChars, static_cast<char>(c)) : nullptr;
+    if (at != nullptr) return {'\\', kLetters[at - kChars]};
+    return {'\\', 'u', '0', '0', kHex[c >> 4 & 15], kHex[c & 15]};
 }
 
-}  // namespace json_impl
+std::string json_escaped(std::string_view text) {
+    std::string out;
+    for (const char c : text)
+        if (json_must_escape(static_cast<unsigned char>(c)))
+            out += json_escape(static_cast<unsigned char>(c));
+        else
+            out += c;
+    return out;
+}
+
+std::string json_quoted(std::string_view text) { return say('"', json_escaped(text), '"'); }
 
 /// A recursive parser. Keeps the first error.
 class JsonReader {
@@ -15393,7 +14920,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
         case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
-        case Kind::string: json_impl::dump_string(out, text_); return;
+        case Kind::string: out += json_quoted(text_); return;
         case Kind::array:
         case Kind::object: break;
     }
@@ -15402,7 +14929,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
     for (size_t i = 0; i < items_.size(); ++i) {
         if (i > 0) out += ", ";
         if (object) {
-            json_impl::dump_string(out, keys_[i]);
+            out += json_quoted(keys_[i]);
             out += ": ";
         }
         items_[i].dump_to(out, numbers);
@@ -15771,7 +15298,7 @@ Result<Tokenizer> Tokenizer::load(const Gguf& gguf, const Progress& progress, To
     Tokenizer t;
     TokenizerLoadWork unused;
     Loader loader{t, gguf, progress, work != nullptr ? *work : unused};
-    if (Status s = loader.load(); !s.ok()) return s;
+    AUSPEX_TRY(loader.load());
     return t;
 }
 
@@ -16397,11 +15924,11 @@ class Qwen {
 
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
-        if (Status s = head(); !s.ok()) return s;
+        AUSPEX_TRY(head());
         out_.stop(true);
-        if (Status s = find_last_query(); !s.ok()) return s;
+        AUSPEX_TRY(find_last_query());
         for (size_t i = 0; i < messages_.size(); ++i) {
-            if (Status s = message(i); !s.ok()) return s;
+            AUSPEX_TRY(message(i));
             // Once the user speaks again, the thinking after this message is dropped.
             if (!keeps_ && i == last_query_ && i + 1 < messages_.size()) out_.stop(false);
         }
@@ -16455,11 +15982,11 @@ class Qwen {
         Marked system;
         if (is_system(0)) {
             n_system_ = 1;
-            if (Status s = system_content(0, &system); !s.ok()) return s;
+            AUSPEX_TRY(system_content(0, &system));
             if (unsloth() && messages_.size() > 1 && is_system(1)) {
                 n_system_ = 2;
                 Marked second;
-                if (Status s = system_content(1, &second); !s.ok()) return s;
+                AUSPEX_TRY(system_content(1, &second));
                 system.text += '\n' + second.text;
             }
         }
@@ -16562,7 +16089,7 @@ class Qwen {
         for (size_t k = 0; k < m.tool_calls.size(); ++k) {
             const bool blank = trim_space(answer).empty();
             out_.fixed(k > 0 ? "\n" : blank ? "" : "\n\n");
-            if (Status s = call(m.tool_calls[k], say(message_path(i), ".tool_calls[", k, "]")); !s.ok()) return s;
+            AUSPEX_TRY(call(m.tool_calls[k], say(message_path(i), ".tool_calls[", k, "]")));
         }
         out_.fixed("<|im_end|>\n");
         return Status();
@@ -16851,7 +16378,7 @@ Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
         ToolCall out;
         out.name = name->text();
         if (const Json* arguments = given(*call, "arguments"))
-            if (Status s = read_arguments(*arguments, here + ".arguments", out); !s.ok()) return s;
+            AUSPEX_TRY(read_arguments(*arguments, here + ".arguments", out));
         m.tool_calls.push_back(std::move(out));
     }
     return Status();
@@ -16863,15 +16390,13 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
     if (role == nullptr || !role->is(Json::Kind::string))
         return fail(Code::bad_argument, path, " has no role, expected a string");
     m.role = role->text();
-    if (const Json* content = json.find("content"))
-        if (Status s = read_content(*content, path + ".content", m); !s.ok()) return s;
+    if (const Json* content = json.find("content")) AUSPEX_TRY(read_content(*content, path + ".content", m));
     if (const Json* reasoning = json.find("reasoning_content");
         reasoning != nullptr && reasoning->is(Json::Kind::string)) {
         m.reasoning = reasoning->text();
         m.has_reasoning = true;
     }
-    if (const Json* calls = given(json, "tool_calls"))
-        if (Status s = read_calls(*calls, path + ".tool_calls", m); !s.ok()) return s;
+    if (const Json* calls = given(json, "tool_calls")) AUSPEX_TRY(read_calls(*calls, path + ".tool_calls", m));
     return Status();
 }
 
@@ -16896,7 +16421,7 @@ Status read_request(const Json& json, ChatRequest& r) {
     if (!messages->is(Json::Kind::array)) return wrong("messages", *messages, "a list");
     for (size_t i = 0; i < messages->items().size(); ++i) {
         r.messages.emplace_back();
-        if (Status s = read_message(messages->items()[i], message_path(i), r.messages.back()); !s.ok()) return s;
+        AUSPEX_TRY(read_message(messages->items()[i], message_path(i), r.messages.back()));
     }
     if (const Json* tools = given(json, "tools")) {
         if (!tools->is(Json::Kind::array)) return wrong("tools", *tools, "a list");
@@ -16906,7 +16431,7 @@ Status read_request(const Json& json, ChatRequest& r) {
             r.tools.push_back(tool.dump(Json::Numbers::written));
         }
     }
-    if (Status s = read_switches(json, "", r); !s.ok()) return s;
+    AUSPEX_TRY(read_switches(json, "", r));
     if (const Json* more = given(json, "chat_template_kwargs")) {
         if (!more->is(Json::Kind::object)) return wrong("chat_template_kwargs", *more, "an object");
         return read_switches(*more, "chat_template_kwargs.", r);
@@ -16919,27 +16444,27 @@ Status read_request(const Json& json, ChatRequest& r) {
 
 Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDARY {
     detail::Json json;
-    if (Status s = detail::Json::parse(text).get(json); !s.ok()) return s;
+    AUSPEX_TRY(detail::Json::parse(text).get(json));
     ChatRequest request;
-    if (Status s = detail::chat_request_impl::read_request(json, request); !s.ok()) return s;
+    AUSPEX_TRY(detail::chat_request_impl::read_request(json, request));
     return request;
 }
 AUSPEX_CATCH
 
 Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
+    using detail::json_quoted;
     using detail::say;
-    const auto quoted = [](const std::string& text) { return detail::Json::of_string(text).dump(); };
-    std::string out = say("{\"role\": \"assistant\", \"content\": ", quoted(reply.content));
+    std::string out = say("{\"role\": \"assistant\", \"content\": ", json_quoted(reply.content));
     // A template looks for </think> in the content of a message that does not say what was thought.
     if (!reply.thinking.empty() || reply.content.find("</think>") != std::string::npos)
-        out += say(", \"reasoning_content\": ", quoted(reply.thinking));
+        out += say(", \"reasoning_content\": ", json_quoted(reply.thinking));
     for (size_t i = 0; i < reply.tool_calls.size(); ++i) {
         const ToolCall& call = reply.tool_calls[i];
         out += say(i == 0 ? ", \"tool_calls\": [" : ", ",
-                   "{\"type\": \"function\", \"function\": {\"name\": ", quoted(call.name), ", \"arguments\": {");
+                   "{\"type\": \"function\", \"function\": {\"name\": ", json_quoted(call.name), ", \"arguments\": {");
         for (size_t k = 0; k < call.arguments.size(); ++k) {
             const ToolArgument& a = call.arguments[k];
-            out += say(k == 0 ? "" : ", ", quoted(a.name), ": ", a.json ? a.value : quoted(a.value));
+            out += say(k == 0 ? "" : ", ", json_quoted(a.name), ": ", a.json ? a.value : json_quoted(a.value));
         }
         out += "}}}";
     }
@@ -16966,12 +16491,6 @@ constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>
 constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-/// A JSON string without its quotes.
-std::string escaped(std::string_view text) {
-    const std::string quoted = Json::of_string(text).dump();
-    return quoted.substr(1, quoted.size() - 2);
-}
 
 /// Takes one newline off the end; crlf: newlines have a carriage return.
 std::string_view without_newline(std::string_view value, bool crlf) {
@@ -17310,7 +16829,7 @@ void ReplyParser::begin_argument() {
     if (form == ArgumentForm::nullable_text) passed_ = Passed::unless_null;
     const bool quoted = passed_ == Passed::at_once;
     add(ReplyEvent::Kind::call_arguments,
-        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), quoted ? "\": \"" : "\": "));
+        say(call_.arguments.empty() ? "{" : ", ", '"', json_escaped(argument_), quoted ? "\": \"" : "\": "));
 }
 
 /// Opens a string that may also be null once its text up to `to` is neither null nor None, nor can become it.
@@ -17341,7 +16860,7 @@ void ReplyParser::stream_value(size_t to) {
     if (passed_ != Passed::at_once) return;
     const size_t end = value_ + without_newline(text(value_, to), crlf_).size();
     if (end <= value_given_) return;
-    add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
+    add(ReplyEvent::Kind::call_arguments, json_escaped(text(value_given_, end)));
     value_given_ = end;
 }
 
@@ -17352,7 +16871,7 @@ void ReplyParser::finish_argument(size_t end) {
     if (passed_ == Passed::at_once)
         add(ReplyEvent::Kind::call_arguments, "\"");
     else if (events_ != nullptr)
-        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));
+        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : json_quoted(argument.value));
     call_.arguments.push_back(std::move(argument));
 }
 
@@ -18474,28 +17993,6 @@ ExprId write_utf8(ExprPool& pool, const CharSet& set) {
     return pool.choice(std::move(ways));
 }
 
-/// The letter of the short escape of a character, or 0.
-char short_escape(uint32_t c) {
-    switch (c) {
-        case '"': return '"';
-        case '\\': return '\\';
-        case '\n': return 'n';
-        case '\r': return 'r';
-        case '\t': return 't';
-        case '\b': return 'b';
-        case '\f': return 'f';
-        default: return 0;
-    }
-}
-
-std::string escape(uint32_t c) {
-    if (const char letter = short_escape(c)) return {'\\', letter};
-    static constexpr char kHex[] = "0123456789abcdef";
-    return {'\\', 'u', '0', '0', kHex[c >> 4 & 15], kHex[c & 15]};
-}
-
-bool needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
-
 }  // namespace char_set_impl
 
 void CharSet::normalize() {
@@ -18559,22 +18056,13 @@ ExprId write_set(ExprPool& pool, const CharSet& set, Writing writing) {
     std::vector<ExprId> ways{write_utf8(pool, set.without(escaped))};
     std::vector<std::string> texts;
     for (uint32_t c = 0; c <= '\\'; ++c)
-        if (needs_escape(c) && set.has(c)) texts.push_back(escape(c));
+        if (set.has(c) && json_must_escape(c)) texts.push_back(json_escape(c));
     ways.push_back(pool.one_of(std::move(texts)));
     return pool.choice(std::move(ways));
 }
 
 std::string write_text(std::string_view text, Writing writing) {
-    if (writing == Writing::plain) return std::string(text);
-    std::string out;
-    for (const char c : text) {
-        const unsigned char u = static_cast<unsigned char>(c);
-        if (char_set_impl::needs_escape(u))
-            out += char_set_impl::escape(u);
-        else
-            out += c;
-    }
-    return out;
+    return writing == Writing::plain ? std::string(text) : json_escaped(text);
 }
 
 ExprId any_json_char(ExprPool& pool) {
@@ -19784,24 +19272,10 @@ constexpr size_t kMaxExpansions = 20000;  // that make one state
 
 }  // namespace automaton_impl
 
-Automaton::Automaton(std::shared_ptr<const Rules> rules) : base_(std::move(rules)) {
-    rules_ = *base_;
-    classes_ = rules_.pool.classes();
-    clear();
-}
-
-void Automaton::clear() {
-    states_.assign(1, {});
-    pool_.clear();
-    state_index_.clear();
-    links_.assign(1, {});
-    link_index_.clear();
-    steps_ = StepTable();
+Automaton::Automaton(std::shared_ptr<const Rules> rules)
+    : base_(std::move(rules)), rules_(*base_), classes_(rules_.pool.classes()), states_(1), links_(1) {
     steps_.set_classes(classes_.n);
     steps_.add();
-    expanded_.clear();
-    split_.clear();
-    after_.clear();
 }
 
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
@@ -20404,9 +19878,10 @@ constexpr size_t kNoParent = SIZE_MAX;
 std::string decode_percent(std::string_view text) {
     std::string out;
     for (size_t i = 0; i < text.size(); ++i) {
-        const std::string_view code = text[i] == '%' ? text.substr(i + 1, 2) : "";
-        if (code.size() == 2 && code.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos) {
-            out += static_cast<char>(std::strtol(std::string(code).c_str(), nullptr, 16));
+        const bool code = text[i] == '%' && i + 2 < text.size();
+        const int high = code ? hex_digit(text[i + 1]) : -1, low = code ? hex_digit(text[i + 2]) : -1;
+        if (high >= 0 && low >= 0) {
+            out += static_cast<char>(high << 4 | low);
             i += 2;
         } else {
             out += text[i];
@@ -20423,8 +19898,6 @@ std::string unescape_pointer(std::string_view part) {
     }
     return out;
 }
-
-std::string json_text(const std::string& text) { return Json::of_string(text).dump(); }
 
 }  // namespace schema_impl
 
@@ -20640,7 +20113,7 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
         if (!all->is(Json::Kind::object)) return fail_at(Code::bad_argument, schema, key, "expected an object");
         for (size_t i = 0; i < all->keys().size(); ++i) {
             const Json& needs = all->items()[i];
-            const std::string name = schema_impl::json_text(all->keys()[i]);
+            const std::string name = json_quoted(all->keys()[i]);
             Alternatives ways(2);
             ways[0].push_back({make("{\"properties\":{" + name + ":false}}", schema), false, link});
             std::string required = "{\"required\":[" + name;
@@ -20927,10 +20400,11 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace negate_impl {
 
-std::string quoted(const std::string& text) { return Json::of_string(text).dump(); }
-
-/// A schema of one type and one more keyword.
-std::string typed(const char* type, const std::string& rest) { return say("{\"type\":\"", type, "\",", rest, "}"); }
+/// A schema of one type and one more keyword, in parts.
+template <class... A>
+std::string typed(const char* type, const A&... keyword) {
+    return say("{\"type\":\"", type, "\",", keyword..., "}");
+}
 
 }  // namespace negate_impl
 
@@ -20952,30 +20426,29 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
-        for (const Json& name : value.items()) way(typed("object", "\"properties\":{" + name.dump() + ":false}"));
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", name.dump(), ":false}"));
     } else if (key == "properties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
-            const std::string name = quoted(value.keys()[i]);
-            way(typed("object", "\"required\":[" + name + "],\"properties\":{" + name +
-                                    ":{\"not\":" + value.items()[i].dump() + "}}"));
+            const std::string name = json_quoted(value.keys()[i]);
+            way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
+                      ":{\"not\":", value.items()[i].dump(), "}}"));
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
-                way(typed("object",
-                          "\"required\":[" + quoted(value.keys()[i]) + "],\"properties\":{" + name.dump() + ":false}"));
+                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
+                          ":false}"));
     } else if (key == "propertyNames") {
-        way(typed("object", "\"!names\":{\"not\":" + value.dump() + "}"));
+        way(typed("object", "\"!names\":{\"not\":", value.dump(), "}"));
     } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object",
-                      "\"!member\":{" + quoted(value.keys()[i]) + ":{\"not\":" + value.items()[i].dump() + "}}"));
+            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(),
+                      "}}"));
     } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
         const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
-        way(typed("object", say("\"!other\":{\"properties\":", listed ? listed->dump() : "{}",
-                                ",\"patternProperties\":", patterned ? patterned->dump() : "{}",
-                                ",\"additionalProperties\":{\"not\":", value.dump(), "}}")));
+        way(typed("object", "\"!other\":{\"properties\":", listed ? listed->dump() : "{}", ",\"patternProperties\":",
+                  patterned ? patterned->dump() : "{}", ",\"additionalProperties\":{\"not\":", value.dump(), "}}"));
     } else {
         return false;
     }
@@ -20999,7 +20472,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
     const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
     if (key == "type") {
-        way("{\"!type\":" + value.dump() + "}");
+        way(say("{\"!type\":", value.dump(), "}"));
     } else if (key == "enum" || key == "const") {
         way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
     } else if (key == "allOf" && list) {
@@ -21028,29 +20501,29 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
                                : key == "maximum"          ? "exclusiveMinimum"
                                : key == "exclusiveMinimum" ? "maximum"
                                                            : "minimum";
-        way(typed("number", say("\"", opposite, "\":", value.text())));
+        way(typed("number", "\"", opposite, "\":", value.text()));
     } else if (key == "multipleOf") {
-        way(typed("number", "\"!multipleOf\":" + value.text()));
+        way(typed("number", "\"!multipleOf\":", value.text()));
     } else if (key == "pattern" || key == "format") {
         if (key == "format") return unsupported(schema, "not", "of a format"), false;
-        way(typed("string", "\"!pattern\":" + value.dump()));
+        way(typed("string", "\"!pattern\":", value.dump()));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
         if (number > 0)
             way(typed(what == "Length"  ? "string"
                       : what == "Items" ? "array"
                                         : "object",
-                      say("\"max", what, "\":", number - 1)));
+                      "\"max", what, "\":", number - 1));
     } else if (counted && (key == "maxLength" || key == "maxItems" || key == "maxProperties")) {
         const std::string what = key.substr(3);
         way(typed(what == "Length"  ? "string"
                   : what == "Items" ? "array"
                                     : "object",
-                  say("\"min", what, "\":", number + 1)));
+                  "\"min", what, "\":", number + 1));
     } else if (key == "items" && !list && !schema.find("prefixItems")) {
-        way(typed("array", "\"contains\":{\"not\":" + value.dump() + "}"));
+        way(typed("array", "\"contains\":{\"not\":", value.dump(), "}"));
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
-        way(typed("array", "\"items\":{\"not\":" + value.dump() + "}"));
+        way(typed("array", "\"items\":{\"not\":", value.dump(), "}"));
     } else if (!negate_object(out, schema, index, link)) {
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
@@ -23125,6 +22598,13 @@ const char* op_name(OpKind kind) {
     return "?";
 }
 
+std::vector<const Tape*> Plan::tapes(bool with_mtp) const {
+    std::vector<const Tape*> all{&trunk};
+    for (const Tape& t : mtp)
+        if (with_mtp) all.push_back(&t);
+    return all;
+}
+
 Status check_plan(const Plan& plan) {
     plan_impl::Checker c{plan};
     auto walk = [&](const Tape& tape, const char* name) -> Status {
@@ -24365,8 +23845,9 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
         return fail(Code::bad_argument, "KV options for ", options.kv.size(), " slots, the plan has ",
                     plan.slots.size());
     const uint64_t context = round_up(uint64_t{options.n_context}, kKvChunk);
-    auto look = [&](const Tape& tape, bool draft) -> Status {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(options.mtp)) {
+        const bool draft = tape != &plan.trunk;
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::attend) continue;
             const Slot& slot = plan.slot(op.state);
             const KvOptions want = options.kv.empty() ? KvOptions() : options.kv[op.state];
@@ -24401,11 +23882,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
                 s.n_ring = static_cast<uint32_t>(context);
             }
         }
-        return {};
-    };
-    AUSPEX_TRY(look(plan.trunk, false));
-    if (options.mtp)
-        for (const Tape& tape : plan.mtp) AUSPEX_TRY(look(tape, true));
+    }
     return all;
 }
 
@@ -25117,8 +24594,6 @@ const char* path_name(CpuPath path) {
 }
 
 bool has_path(CpuPath path) { return kernels_for(path) != nullptr; }
-
-CpuPath best_path() { return kernels_for(CpuPath::best)->path; }
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -30679,8 +30154,8 @@ void CpuContext::lay_out(const ContextOptions& options) {
     name("hidden rows of drafts");
     if (options.mtp && !plan.mtp.empty()) pending_hidden_ = place<float>(uint64_t{kMaxPendingHidden} * plan.d_model);
     uint64_t conv_dim = 0, d_in = 0, n_head = 0, group = 0, d_head = 0, delta_floats = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(options.mtp)) {
+        for (const Op& op : tape->ops) {
             if (op.kind == OpKind::matmul || op.kind == OpKind::moe) d_in = std::max(d_in, plan.slot(op.in[0]).width());
             if (op.kind == OpKind::attend) {
                 n_head = std::max<uint64_t>(n_head, op.attn.n_head);
@@ -30709,10 +30184,7 @@ void CpuContext::lay_out(const ContextOptions& options) {
                 }
             }
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp)
-        if (options.mtp) look(t);
+    }
     name("convolution scratch");
     conv_out_ = place<float>(uint64_t{n_row_max_} * conv_dim);
     part_stride_ = static_cast<size_t>(round_up(d_head + 2, 16));
@@ -31647,8 +31119,8 @@ Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
 }  // namespace moe_impl
 
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
-    auto look = [&](const Tape& tape) -> Status {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe || !op.moe.gate_up) continue;
             const uint32_t n_lane = matrices[op.w[1]].view().n_lane;
             if (n_lane != 0 && op.moe.d_ff % n_lane != 0)
@@ -31656,29 +31128,23 @@ Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
                             " gate and up rows, expected a multiple of ", n_lane,
                             "; convert the model with separate tensors");
         }
-        return {};
-    };
-    AUSPEX_TRY(look(plan.trunk));
-    for (const Tape& t : plan.mtp) AUSPEX_TRY(look(t));
+    }
     return {};
 }
 
 void CpuContext::lay_out_moe() {
     const Plan& plan = *model_->plan;
-    uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0, used = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0;
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             n_expert = std::max<uint64_t>(n_expert, op.moe.n_expert);
-            used = std::max<uint64_t>(used, op.moe.n_used);
             n_pair = std::max<uint64_t>(n_pair, uint64_t{n_row_max_} * op.moe.n_used);
             h = std::max<uint64_t>(h, uint64_t{n_row_max_} * op.moe.n_used * op.moe.d_ff);
             h_shared = std::max<uint64_t>(h_shared, uint64_t{n_row_max_} * op.moe.d_ff_shared);
             d_ff = std::max<uint64_t>(d_ff, std::max(op.moe.d_ff, op.moe.d_ff_shared));
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     if (n_expert == 0) return;
     moe_.score = place<float>(n_row_max_ * n_expert);
     moe_.weight = place<float>(n_pair);
@@ -31903,16 +31369,14 @@ namespace cpu_impl {
 /// How each weight slot is read: through products, or value by value.
 std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
             for (uint32_t i = 0; i < 9; ++i)  // of a moe, the last two are vectors
                 if (op.w[i] != kNoSlot)
                     use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     return use;
 }
 
@@ -31923,12 +31387,6 @@ MatrixShape shape_of(const Slot& s) {
     m.d_out = static_cast<uint32_t>(s.shape[s.n_dim - 2]);
     m.n_slice = s.n_dim == 3 ? static_cast<uint32_t>(s.shape[0]) : 1;
     return m;
-}
-
-uint64_t n_value(const Slot& s) {
-    uint64_t n = 1;
-    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
-    return n;
 }
 
 }  // namespace cpu_impl
@@ -31948,7 +31406,7 @@ uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
         const MatrixShape m = shape_of(plan.slot(id));
-        const uint64_t bytes = row_bytes(m.type, n_value(plan.slot(id))), n = std::min(kSample, bytes);
+        const uint64_t bytes = row_bytes(m.type, plan.slot(id).n_value()), n = std::min(kSample, bytes);
         add({id, static_cast<uint64_t>(m.type), m.d_out, m.d_in, m.n_slice, bytes});
         for (uint64_t i = 0; i < kSamples; ++i)
             sum.add(weights.data[id] + (bytes - n) * i / (kSamples - 1), static_cast<size_t>(n));
@@ -31980,12 +31438,12 @@ Status CpuBackend::load_vectors(const Weights& weights, const std::vector<cpu_im
     const auto in_place = [&](SlotId id) { return plan.slot(id).type == Type::f32 && weights.keeps(id); };
     uint64_t n_float = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id)
-        if (use[id] == Use::vector && !in_place(id)) n_float += round_up(n_value(plan.slot(id)), 16);
+        if (use[id] == Use::vector && !in_place(id)) n_float += round_up(plan.slot(id).n_value(), 16);
     AUSPEX_TRY(model->vector_bytes.take(allocator, n_float * sizeof(float), "the model's vectors"));
     float* next = model->vector_bytes.as<float>();
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::vector) continue;
-        const uint64_t n = n_value(plan.slot(id));
+        const uint64_t n = plan.slot(id).n_value();
         model->n_weight_bytes += n * sizeof(float);
         if (in_place(id)) {
             model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
@@ -32006,7 +31464,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
     uint64_t total = 0, done = 0, owned = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (use[id] != Use::matrix) continue;
-        total += row_bytes(plan.slot(id).type, n_value(plan.slot(id)));
+        total += row_bytes(plan.slot(id).type, plan.slot(id).n_value());
         if (model->packed.find(id).empty())
             owned += round_up(packed_bytes(*kernels, shape_of(plan.slot(id)), weights.keeps(id)), 64);
     }
@@ -32017,7 +31475,7 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         const float part = total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0;
         if (progress && !progress("loading weights", part))
             return fail(Code::cancelled, "loading was cancelled by the progress callback");
-        const uint64_t bytes = row_bytes(s.type, n_value(s));
+        const uint64_t bytes = row_bytes(s.type, s.n_value());
         PackedMatrix& m = model->matrices[id];
         const Span<const std::byte> packed = model->packed.find(id);
         const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), from,
@@ -32086,12 +31544,12 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
         const Slot& s = plan.slot(id);
         if (use[id] == Use::none) continue;
         const std::string what = say(trunk[id] ? "" : "draft block: ", "weights ", type_info(s.type).name);
-        const uint64_t plain = row_bytes(s.type, n_value(s));
+        const uint64_t plain = row_bytes(s.type, s.n_value());
         if (use[id] == Use::vector) {
             if (s.type == Type::f32 && weights.keeps(id))
                 add(what, plain, MemoryPlace::file);
             else
-                add(what + ", as F32 vectors", round_up(n_value(s), 16) * sizeof(float), MemoryPlace::allocator);
+                add(what + ", as F32 vectors", round_up(s.n_value(), 16) * sizeof(float), MemoryPlace::allocator);
         } else {
             const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)
@@ -32647,8 +32105,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     info.size = 4096;
     info.usage = t.buffer_usage();  // a buffer of more uses may be kept out of more types
     VkBuffer sample = VK_NULL_HANDLE;
-    if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateBuffer");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample), "vkCreateBuffer"));
     VkMemoryRequirements need{};
     gpu->vk.vkGetBufferMemoryRequirements(gpu->device, sample, &need);
     gpu->vk.vkDestroyBuffer(gpu->device, sample, nullptr);
@@ -33074,7 +32531,7 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
     }
     gpu->owns_instance = true;
     if (!detail.loader) keep_drivers_loaded();
-    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
     if (detail.edit_instance) detail.edit_instance(&t);
     if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
         const VkResult m = t.vkCreateDebugUtilsMessengerEXT(gpu->instance, &listen, nullptr, &gpu->messenger);
@@ -33209,8 +32666,8 @@ Status create_layouts(Gpu* gpu) {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = kMaxBindings;
     set.pBindings = bindings;
-    if (VkResult r = gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateDescriptorSetLayout");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout),
+                          "vkCreateDescriptorSetLayout"));
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, gpu->traits.addresses ? kPushAllBytes : kPushBytes};
     VkPipelineLayoutCreateInfo layout{};
     layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -33236,7 +32693,7 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     gpu->queue = static_cast<VkQueue>(h.queue);
     gpu->host_lock = h.lock_queue;
     gpu->host_unlock = h.unlock_queue;
-    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
     VkPhysicalDeviceProperties2 p{};
     p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
     gpu->vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p);
@@ -33345,12 +32802,12 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
     };
     if (options.borrow) {
-        if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
+        AUSPEX_TRY(impl::borrow_device(gpu.get(), *options.borrow));
         look();
     } else {
-        if (Status s = load_library(gpu.get(), detail); !s.ok()) return s;
-        if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
-        if (Status s = impl::choose_physical(gpu.get(), options, detail, choice ? choice : &any); !s.ok()) return s;
+        AUSPEX_TRY(load_library(gpu.get(), detail));
+        AUSPEX_TRY(impl::create_instance(gpu.get(), detail));
+        AUSPEX_TRY(impl::choose_physical(gpu.get(), options, detail, choice ? choice : &any));
         look();
         VkResult r = create_device(gpu.get(), extensions);
         if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
@@ -33371,11 +32828,11 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
         }
         gpu->owns_device = true;
     }
-    if (Status s = impl::load_device_functions(gpu.get()); !s.ok()) return s;
+    AUSPEX_TRY(impl::load_device_functions(gpu.get()));
     if (detail.edit_device) detail.edit_device(&gpu->vk);
     if (!options.borrow) gpu->vk.vkGetDeviceQueue(gpu->device, gpu->traits.queue_family, 0, &gpu->queue);
-    if (Status s = choose_memory(gpu.get(), detail.direct_upload); !s.ok()) return s;
-    if (Status s = impl::create_layouts(gpu.get()); !s.ok()) return s;
+    AUSPEX_TRY(choose_memory(gpu.get(), detail.direct_upload));
+    AUSPEX_TRY(impl::create_layouts(gpu.get()));
     return gpu;
 }
 
@@ -33500,10 +32957,7 @@ Result<Timeline> Timeline::create(GpuRef gpu) {
         VkFenceCreateInfo info{};
         info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
         for (VkFence& f : t.fences_)
-            if (VkResult r = g.vk.vkCreateFence(g.device, &info, nullptr, &f); r != VK_SUCCESS) {
-                f = VK_NULL_HANDLE;
-                return t.gpu_->check(r, "vkCreateFence");
-            }
+            AUSPEX_TRY(t.gpu_->made(g.vk.vkCreateFence(g.device, &info, nullptr, &f), &f, "vkCreateFence"));
         return t;
     }
     VkSemaphoreTypeCreateInfo type{};
@@ -33512,10 +32966,8 @@ Result<Timeline> Timeline::create(GpuRef gpu) {
     VkSemaphoreCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
     info.pNext = &type;
-    if (VkResult r = g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS) {
-        t.semaphore_ = VK_NULL_HANDLE;
-        return t.gpu_->check(r, "vkCreateSemaphore");
-    }
+    AUSPEX_TRY(t.gpu_->made(g.vk.vkCreateSemaphore(g.device, &info, nullptr, &t.semaphore_), &t.semaphore_,
+                            "vkCreateSemaphore"));
     return t;
 }
 
@@ -33696,10 +33148,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
     info.usage = t.buffer_usage();
-    if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
-        out->buffer = VK_NULL_HANDLE;
-        return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
-    }
+    AUSPEX_TRY(gpu_->made(gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer), &out->buffer,
+                          "vkCreateBuffer", arena_name(want.arena)));
     VkMemoryRequirements need{};
     gpu_->vk.vkGetBufferMemoryRequirements(gpu_->device, out->buffer, &need);
     uint32_t type = want.arena == Arena::ring                                     ? t.type_readback
@@ -33727,8 +33177,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     }
     (out->on_device ? device_bytes_ : host_bytes_) += need.size;
     (out->on_device ? gpu_->device_bytes : gpu_->host_bytes) += need.size;
-    if (VkResult b = gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0); b != VK_SUCCESS)
-        return gpu_->check(b, "vkBindBufferMemory");
+    AUSPEX_TRY(
+        gpu_->check(gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0), "vkBindBufferMemory"));
     if (t.addresses) {
         VkBufferDeviceAddressInfo ask{};
         ask.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
@@ -33740,8 +33190,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     const bool visible = (flags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) != 0;
     if (visible && (!out->on_device || t.device_mapped)) {
         void* p = nullptr;
-        if (VkResult m = gpu_->vk.vkMapMemory(gpu_->device, out->memory, 0, VK_WHOLE_SIZE, 0, &p); m != VK_SUCCESS)
-            return gpu_->check(m, "vkMapMemory", arena_name(want.arena));
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkMapMemory(gpu_->device, out->memory, 0, VK_WHOLE_SIZE, 0, &p), "vkMapMemory",
+                               arena_name(want.arena)));
         out->mapped = static_cast<std::byte*>(p);
     }
     return {};
@@ -33776,7 +33226,7 @@ Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     m.blocks_.reserve(plan.blocks_.size());
     for (const MemoryPlan::Block& b : plan.blocks_) {
         m.blocks_.emplace_back();
-        if (Status s = m.take_block({b.arena, b.bytes + plan.tail_}, &m.blocks_.back()); !s.ok()) return s;
+        AUSPEX_TRY(m.take_block({b.arena, b.bytes + plan.tail_}, &m.blocks_.back()));
     }
     m.regions_.reserve(plan.items_.size());
     for (const MemoryPlan::Item& i : plan.items_) {
@@ -33808,23 +33258,20 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
     for (uint32_t i = 0; i < 2 && staging; ++i) t.half_[i].staging = staging[i];
     t.gpu_ = gpu;
     t.half_bytes_ = round_up(std::max<uint64_t>(half_bytes, 4096), 4096);
-    if (Status s = Timeline::create(gpu).get(t.timeline_); !s.ok()) return s;
+    AUSPEX_TRY(Timeline::create(gpu).get(t.timeline_));
     VkCommandPoolCreateInfo pool{};
     pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT | VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
     pool.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &t.pool_); r != VK_SUCCESS) {
-        t.pool_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateCommandPool");
-    }
+    AUSPEX_TRY(
+        gpu->made(gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &t.pool_), &t.pool_, "vkCreateCommandPool"));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
     info.commandPool = t.pool_;
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 2;
     VkCommandBuffer both[2] = {};
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, both); r != VK_SUCCESS)
-        return gpu->check(r, "vkAllocateCommandBuffers");
+    AUSPEX_TRY(gpu->check(gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, both), "vkAllocateCommandBuffers"));
     t.half_[0].commands = both[0];
     t.half_[1].commands = both[1];
     return t;
@@ -33833,13 +33280,12 @@ Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region*
 // Waits for the half's last use and opens its command buffer.
 Status Transfer::begin(uint32_t half) {
     Half& h = half_[half];
-    if (Status s = timeline_.wait(h.value); !s.ok()) return s;
+    AUSPEX_TRY(timeline_.wait(h.value));
     h.copies.clear();
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(h.commands, &info); r != VK_SUCCESS)
-        return gpu_->check(r, "vkBeginCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkBeginCommandBuffer(h.commands, &info), "vkBeginCommandBuffer"));
     VkMemoryBarrier b{};
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
@@ -33858,8 +33304,7 @@ Status Transfer::send(uint32_t half) {
     b.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
     gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0,
                                   nullptr, 0, nullptr);
-    if (VkResult r = gpu_->vk.vkEndCommandBuffer(h.commands); r != VK_SUCCESS)
-        return gpu_->check(r, "vkEndCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkEndCommandBuffer(h.commands), "vkEndCommandBuffer"));
     return timeline_.submit(h.commands).get(h.value);
 }
 
@@ -33899,7 +33344,7 @@ Status Transfer::need_staging() {
     MemoryPlan plan(gpu_->traits);
     plan.add(Arena::ring, half_bytes_, "staging");
     plan.add(Arena::ring, half_bytes_, "staging");
-    if (Status s = Memory::take(gpu_, plan).get(memory_); !s.ok()) return s;
+    AUSPEX_TRY(Memory::take(gpu_, plan).get(memory_));
     for (uint32_t i = 0; i < 2; ++i) half_[i].staging = memory_[i];
     return {};
 }
@@ -33911,23 +33356,23 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         return fail(Code::bad_argument, "a transfer grain of ", grain, " bytes: expected 1 to ", half_bytes_, ".");
     const uint64_t max_chunk = half_bytes_ / grain * grain;
     if (to.mapped) {
-        if (Status s = finish(); !s.ok()) return s;  // keeps the order with fills and copies before
+        AUSPEX_TRY(finish());  // keeps the order with fills and copies before
         for (uint64_t at = 0; at < bytes; at += max_chunk)
-            if (Status s = fill(to.mapped + at, at, std::min(max_chunk, bytes - at)); !s.ok()) return s;
+            AUSPEX_TRY(fill(to.mapped + at, at, std::min(max_chunk, bytes - at)));
         return flush(to, bytes, true);
     }
-    if (Status s = need_staging(); !s.ok()) return s;
+    AUSPEX_TRY(need_staging());
     for (uint64_t at = 0; at < bytes; at += max_chunk) {
         const uint64_t n = std::min(max_chunk, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
-        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
         const Region& staging = half_[half].staging;
-        if (Status s = fill(staging.mapped, at, n); !s.ok()) return s;
-        if (Status s = flush(staging, n, true); !s.ok()) return s;
-        if (Status s = begin(half); !s.ok()) return s;
+        AUSPEX_TRY(fill(staging.mapped, at, n));
+        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(begin(half));
         add_copy(half_[half], to.part(at, n), staging, n);
-        if (Status s = send(half); !s.ok()) return s;
+        AUSPEX_TRY(send(half));
     }
     return {};
 }
@@ -33946,7 +33391,7 @@ Status Transfer::fill(const Region& to, uint32_t value) {
                     to.bytes, ".");
     if (to.bytes == 0) return {};
     if (to.mapped) {
-        if (Status s = finish(); !s.ok()) return s;
+        AUSPEX_TRY(finish());
         const bool same = value == (value & 0xffu) * 0x01010101u;
         if (same)
             std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
@@ -33956,7 +33401,7 @@ Status Transfer::fill(const Region& to, uint32_t value) {
     }
     const uint32_t half = next_;
     next_ ^= 1u;
-    if (Status s = begin(half); !s.ok()) return s;
+    AUSPEX_TRY(begin(half));
     gpu_->vk.vkCmdFillBuffer(half_[half].commands, to.buffer, to.offset, to.bytes, value);
     return send(half);
 }
@@ -33970,7 +33415,7 @@ Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
     if (n == 0) return {};
     const uint32_t half = next_;
     next_ ^= 1u;
-    if (Status s = begin(half); !s.ok()) return s;
+    AUSPEX_TRY(begin(half));
     for (size_t i = 0; i < from.size(); ++i)
         if (from[i].bytes != 0) add_copy(half_[half], to[i], from[i], from[i].bytes);
     return send(half);
@@ -33981,22 +33426,22 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
         return fail(Code::bad_argument, "a read of ", bytes, " bytes goes beyond a region of ", from.bytes, ".");
     if (bytes == 0) return {};
     if (from.mapped) {
-        if (Status s = finish(); !s.ok()) return s;
-        if (Status s = flush(from, bytes, false); !s.ok()) return s;
+        AUSPEX_TRY(finish());
+        AUSPEX_TRY(flush(from, bytes, false));
         std::memcpy(to, from.mapped, bytes);
         return {};
     }
-    if (Status s = need_staging(); !s.ok()) return s;
+    AUSPEX_TRY(need_staging());
     std::byte* out = static_cast<std::byte*>(to);
     for (uint64_t at = 0; at < bytes; at += half_bytes_) {
         const uint64_t n = std::min(half_bytes_, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
-        if (Status s = begin(half); !s.ok()) return s;
+        AUSPEX_TRY(begin(half));
         add_copy(half_[half], half_[half].staging, from.part(at, n), n);
-        if (Status s = send(half); !s.ok()) return s;
-        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
-        if (Status s = flush(half_[half].staging, n, false); !s.ok()) return s;
+        AUSPEX_TRY(send(half));
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
+        AUSPEX_TRY(flush(half_[half].staging, n, false));
         std::memcpy(out + at, half_[half].staging.mapped, n);
     }
     return {};
@@ -44773,7 +44218,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
     auto s = std::make_shared<Shaders>();
     s->raw_.resize(raw_bytes / 4);
     std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
-    if (Status r = inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)); !r.ok()) return r;
+    AUSPEX_TRY(inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)));
     // Format: magic, n_module; for each module name offset, name bytes, word offset, n_word; then names and words.
     const std::vector<uint32_t>& w = s->raw_;
     const uint64_t n = w[1];
@@ -45100,7 +44545,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
-    if (Status s = module_fits(module->words, t); !s.ok()) return s;
+    AUSPEX_TRY(module_fits(module->words, t));
     if (module->contract) AUSPEX_TRY(check_key(*module->contract, key));
     *contract = module->contract;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
@@ -45126,8 +44571,8 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     words.codeSize = module->words.size() * sizeof(uint32_t);
     words.pCode = module->words.data();
     VkShaderModule shader = VK_NULL_HANDLE;
-    if (VkResult r = gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader); r != VK_SUCCESS)
-        return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader),
+                           "vkCreateShaderModule", key.shader.c_str()));
     VkSpecializationInfo special{};
     special.mapEntryCount = static_cast<uint32_t>(entries.size());
     special.pMapEntries = entries.data();
@@ -45151,8 +44596,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     info.layout = gpu_->pipeline_layout;
     const VkResult r = gpu_->vk.vkCreateComputePipelines(gpu_->device, cache_, 1, &info, nullptr, out);
     gpu_->vk.vkDestroyShaderModule(gpu_->device, shader, nullptr);
-    if (r != VK_SUCCESS) *out = VK_NULL_HANDLE;
-    return gpu_->check(r, "vkCreateComputePipelines", key.shader.c_str());
+    return gpu_->made(r, out, "vkCreateComputePipelines", key.shader.c_str());
 }
 
 Status Pipelines::wait(Id id) {
@@ -45305,10 +44749,8 @@ Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
     info.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
     info.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_); r != VK_SUCCESS) {
-        made->pool_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateCommandPool");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_), &made->pool_,
+                         "vkCreateCommandPool"));
     return made;
 }
 
@@ -45326,19 +44768,15 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     info.commandPool = c.pool_->handle();
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {
-        c.commands_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkAllocateCommandBuffers");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_), &c.commands_,
+                         "vkAllocateCommandBuffers"));
     if (n_timestamp > 0 && gpu->traits.timestamp_bits > 0) {
         VkQueryPoolCreateInfo q{};
         q.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
         q.queryType = VK_QUERY_TYPE_TIMESTAMP;
         q.queryCount = n_timestamp;
-        if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &q, nullptr, &c.queries_); r != VK_SUCCESS) {
-            c.queries_ = VK_NULL_HANDLE;
-            return gpu->check(r, "vkCreateQueryPool");
-        }
+        AUSPEX_TRY(gpu->made(gpu->vk.vkCreateQueryPool(gpu->device, &q, nullptr, &c.queries_), &c.queries_,
+                             "vkCreateQueryPool"));
         c.n_timestamp_ = n_timestamp;
     }
     return c;
@@ -45352,12 +44790,10 @@ void Commands::refuse(Status status) {
 Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
-    if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
-    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS)
-        return gpu_->check(r, "vkResetCommandBuffer");
+    AUSPEX_TRY(timeline_.wait(timeline_.last()));
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetCommandBuffer(commands_, 0), "vkResetCommandBuffer"));
     for (VkDescriptorPool p : set_pools_)
-        if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
-            return gpu_->check(r, "vkResetDescriptorPool");
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0), "vkResetDescriptorPool"));
     sets_.clear();
     labels_.clear();
     n_dispatch_ = n_barrier_ = n_set_ = in_pool_ = pool_index_ = 0;
@@ -45367,8 +44803,7 @@ Status Commands::begin(bool once) {
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = once ? VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT : VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
-    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(commands_, &info); r != VK_SUCCESS)
-        return gpu_->check(r, "vkBeginCommandBuffer");
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkBeginCommandBuffer(commands_, &info), "vkBeginCommandBuffer"));
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
     // Submissions to one queue start in order but may overlap. This barrier makes earlier writes visible.
@@ -45597,10 +45032,8 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, std::shared_ptr<CommandPool> p
     queries.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
     queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
     queries.queryCount = kMarks * c.n_slot();
-    if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &queries, nullptr, &c.queries_); r != VK_SUCCESS) {
-        c.queries_ = VK_NULL_HANDLE;
-        return gpu->check(r, "vkCreateQueryPool");
-    }
+    AUSPEX_TRY(gpu->made(gpu->vk.vkCreateQueryPool(gpu->device, &queries, nullptr, &c.queries_), &c.queries_,
+                         "vkCreateQueryPool"));
     c.marks_.resize(queries.queryCount + 2);
     VkCommandBufferAllocateInfo marks{};
     marks.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
@@ -45920,15 +45353,15 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
     Memory memory;
     Transfer transfer;
     Commands commands;
-    if (Status s = Memory::take(gpu, plan).get(memory); !s.ok()) return s;
-    if (Status s = Transfer::create(gpu, 1u << 20).get(transfer); !s.ok()) return s;
-    if (Status s = Commands::create(gpu).get(commands); !s.ok()) return s;
+    AUSPEX_TRY(Memory::take(gpu, plan).get(memory));
+    AUSPEX_TRY(Transfer::create(gpu, 1u << 20).get(transfer));
+    AUSPEX_TRY(Commands::create(gpu).get(commands));
     for (const impl::Question& q : all) {
-        if (Status s = transfer.write(memory[q.in], q.input.data(), q.input.size() * 4); !s.ok()) return s;
-        if (Status s = transfer.fill(memory[q.out], 0x7fc0beefu); !s.ok()) return s;  // what was not written is a NaN
+        AUSPEX_TRY(transfer.write(memory[q.in], q.input.data(), q.input.size() * 4));
+        AUSPEX_TRY(transfer.fill(memory[q.out], 0x7fc0beefu));  // what was not written is a NaN
     }
-    if (Status s = transfer.finish(); !s.ok()) return s;
-    if (Status s = commands.begin(true); !s.ok()) return s;
+    AUSPEX_TRY(transfer.finish());
+    AUSPEX_TRY(commands.begin(true));
     for (impl::Question& q : all) {
         q.made = pipelines.wait(q.pipeline);
         if (q.made.code == Code::device_lost || q.made.code == Code::out_of_memory) return q.made;
@@ -45937,8 +45370,8 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
         commands.push(q.n);
         commands.dispatch(q.n_group);
     }
-    if (Status s = commands.end(); !s.ok()) return s;
-    if (Status s = commands.run(); !s.ok()) return s;
+    AUSPEX_TRY(commands.end());
+    AUSPEX_TRY(commands.run());
 
     SelfTest test;
     std::vector<const impl::Question*> rows;
@@ -45956,7 +45389,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
             test.checks.push_back(std::move(c));
             continue;
         }
-        if (Status s = transfer.read(memory[q.out], q.output.data(), q.output.size() * 4); !s.ok()) return s;
+        AUSPEX_TRY(transfer.read(memory[q.out], q.output.data(), q.output.size() * 4));
         if (is_rows)
             rows.push_back(&q);
         else
@@ -46620,22 +46053,20 @@ std::vector<Pair> find_pairs(const Plan& plan) {
             std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == gate && q.up == up; });
         if (!known) pairs.push_back({gate, up});
     };
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops)
             for (SlotId w : op.w)
                 if (w != kNoSlot) ++n_use[w];
-        for (size_t i = 0; i < tape.ops.size(); ++i) {
-            const Op& op = tape.ops[i];
+        for (size_t i = 0; i < tape->ops.size(); ++i) {
+            const Op& op = tape->ops[i];
             if (op.kind == OpKind::moe) {
                 if (!op.moe.gate_up) pair(op.w[1], op.w[2]);
                 if (op.moe.d_ff_shared != 0) pair(op.w[4], op.w[5]);
             }
-            if (!lower_impl::is_pair(plan, tape.ops, i, tape.ops.size())) continue;
-            pair(op.w[0], tape.ops[i + 1].w[0]);
+            if (!lower_impl::is_pair(plan, tape->ops, i, tape->ops.size())) continue;
+            pair(op.w[0], tape->ops[i + 1].w[0]);
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     // A matrix that another operation also uses alone must not be interleaved.
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(),
                                [&](const Pair& p) {
@@ -46683,8 +46114,8 @@ Use of_moe(uint32_t i) {
 
 std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
             for (uint32_t i = 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
                 const SlotId id = op.w[i];
@@ -46692,16 +46123,8 @@ std::vector<Use> uses(const Plan& plan) {
                 use[id] = matrix ? Use::matrix : op.kind == OpKind::moe ? of_moe(i) : Use::vector;
             }
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     return use;
-}
-
-uint64_t n_value(const Slot& s) {
-    uint64_t n = 1;
-    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
-    return n;
 }
 
 /// Repacks tile rows, split evenly over the threads of a pool.
@@ -46780,14 +46203,11 @@ Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, con
     model->pairs = find_pairs(plan);
     model->matrices.resize(plan.slots.size());
     model->vectors.resize(plan.slots.size());
-    for (const bool fill_only : {false, true}) {
-        auto add = [&](const Tape& tape) {
+    for (const bool fill_only : {false, true})
+        for (const Tape* tape : plan.tapes()) {
             model->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, model->pairs, fill_only).get(model->nodes_[fill_only].back());
-        };
-        AUSPEX_TRY(add(plan.trunk));
-        for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
-    }
+            AUSPEX_TRY(lower(plan, *tape, model->pairs, fill_only).get(model->nodes_[fill_only].back()));
+        }
     return model;
 }
 
@@ -46814,15 +46234,13 @@ Status VulkanModel::lay_out(Uploads* to) {
     to->fused.assign(n_slot, false);
     to->own_gate.assign(n_slot, kNoSlot);
     to->router_id.assign(n_slot, 0);
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : p.tapes()) {
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             to->own_gate[op.w[0]] = op.w[7];
             to->fused[op.w[1]] = op.moe.gate_up;
         }
-    };
-    look(p.trunk);
-    for (const Tape& t : p.mtp) look(t);
+    }
     to->packed_constants_at.assign(n_slot, 0);
     to->slices.resize(n_slot);
     for (const Pair& pair : pairs) {
@@ -46835,8 +46253,8 @@ Status VulkanModel::lay_out(Uploads* to) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
         if (to->use[id] == Use::vector) {
-            to->packed_constants_at[id] = to->packed_constants.add(nullptr, n_value(s) * sizeof(float));
-            n_weight_bytes_ += n_value(s) * sizeof(float);
+            to->packed_constants_at[id] = to->packed_constants.add(nullptr, s.n_value() * sizeof(float));
+            n_weight_bytes_ += s.n_value() * sizeof(float);
         }
         if (to->use[id] == Use::router) {
             const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
@@ -46866,8 +46284,8 @@ Status VulkanModel::lay_out(Uploads* to) {
     }
     to->zeros_bytes = width * sizeof(float);
     to->zeros_at = to->packed_constants.add(nullptr, to->zeros_bytes);
-    auto add_ropes = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : p.tapes()) {
+        for (const Op& op : tape->ops) {
             if ((op.kind != OpKind::attend && op.kind != OpKind::kv_write) || rope(op)) continue;
             Rope r;
             r.n_rot = op.attn.n_rot;
@@ -46877,9 +46295,7 @@ Status VulkanModel::lay_out(Uploads* to) {
             to->rope_at.push_back(to->packed_constants.add(nullptr, r.table.bytes));
             ropes.push_back(r);
         }
-    };
-    add_ropes(p.trunk);
-    for (const Tape& t : p.mtp) add_ropes(t);
+    }
     to->packed_constants_id = to->memory.add(Arena::weights, to->packed_constants.bytes.size(), "vectors");
     return {};
 }
@@ -46894,14 +46310,12 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     for (const Op& op : plan.trunk.ops)
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan.tapes()) {
+        for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe)
                 for (SlotId id : op.w)
                     if (id != kNoSlot) layer[id] = static_cast<int>(op.layer);
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    }
     std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, int of_layer, MemoryPlace place) {
         for (MemoryItem& i : own)
@@ -46947,9 +46361,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
         std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
-        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
+        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(s.n_value()));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
-            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
+            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + s.n_value(),
                        static_cast<size_t>(s.width()));
         model->vectors[id] = model->memory_[up.router_id[id]];
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
@@ -46960,8 +46374,9 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
-        model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
+        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]),
+                   static_cast<size_t>(s.n_value()));
+        model->vectors[id] = vectors.part(up.packed_constants_at[id], s.n_value() * sizeof(float));
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
         Rope& r = model->ropes[i];
@@ -47009,7 +46424,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                 }));
         }
         for (const std::byte* rows : {weights.data[id], b})
-            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, n_value(plan.slot(id))));
+            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, plan.slot(id).n_value()));
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
@@ -47345,8 +46760,8 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
     b.conv.resize(n_slot);
     b.term.resize(n_slot);
     uint64_t& spare = needs->spare_bytes;
-    auto states = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes(to->options.mtp)) {
+        for (const Op& op : tape->ops) {
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
                 to->want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
@@ -47390,10 +46805,7 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                          say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
-    };
-    states(plan.trunk);
-    for (const Tape& t : plan.mtp)
-        if (to->options.mtp) states(t);
+    }
 }
 
 /// What a pass writes and reads again.
@@ -47704,12 +47116,10 @@ ListBuilder::ListBuilder(const VulkanModel& model, const Buffers& buffers)
       traits_(model.device->gpu->traits),
       matrix_(model.device->matrix && !model.small()),
       gemm_matrix_(model.device->gemm_matrix) {
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops)
+    for (const Tape* tape : plan_.tapes()) {
+        for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
-    };
-    look(plan_.trunk);
-    for (const Tape& t : plan_.mtp) look(t);
+    }
 }
 
 Result<DispatchList> ListBuilder::build(const Piece& piece) {
@@ -52688,12 +52098,6 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 }
 
 }  // namespace prefix_policy_impl
-
-const char* state_kind_name(StateKind kind) {
-    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
-                                             "edited",     "junction", "stride",         "reply"};
-    return kNames[static_cast<size_t>(kind)];
-}
 
 std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks) {
     using namespace prefix_policy_impl;

@@ -37,12 +37,6 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 
 }  // namespace prefix_policy_impl
 
-const char* state_kind_name(StateKind kind) {
-    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
-                                             "edited",     "junction", "stride",         "reply"};
-    return kNames[static_cast<size_t>(kind)];
-}
-
 std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks) {
     using namespace prefix_policy_impl;
     std::vector<Stop> stops;

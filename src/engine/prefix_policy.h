@@ -33,7 +33,6 @@ enum class StateKind : uint8_t {
     reply,  ///< within a generated text, until the next prompt: for a reply that is cut
 };
 constexpr size_t kStateKinds = 8;
-const char* state_kind_name(StateKind kind);
 
 /// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
 /// that drops earlier thinking never comes back to where a generation ended, an edit does.
