@@ -314,8 +314,8 @@ class Python(unittest.TestCase):
                 self.skipTest("needs AVX2: weights are used in place without")
         for sizes in self.loaded_twice(DEMO):
             self.assertEqual(sizes["Private_Dirty"] + sizes["Shared_Dirty"], 0)
-            # What is left: names, the vocabulary, vectors.
-            self.assertLess(sizes["Rss"], 0.2 * os.path.getsize(DEMO) / 1024)
+            # What is left: names, the vocabulary, vectors, and what the system maps around them.
+            self.assertLess(sizes["Rss"], 0.4 * os.path.getsize(DEMO) / 1024)
 
     @staticmethod
     def mapped(pid, path):
