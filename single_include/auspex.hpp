@@ -5335,6 +5335,32 @@ inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t*
     *to = n_item * (s.i + 1) / s.n;
 }
 
+/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is the rest divided by twice the threads,
+/// 1 .. max items: each ticket costs a wait for everything that the core has asked memory for, and with small pieces
+/// at the end no thread waits long for another.
+template <class F>
+void each_piece(uint32_t n, uint32_t max, const Share& s, F f) {
+    if (!s.ticket) {
+        uint64_t from, to;
+        even_part(n, s, &from, &to);
+        if (from < to) f(static_cast<uint32_t>(from), static_cast<uint32_t>(to));
+        return;
+    }
+    const auto size_of = [&](uint32_t rest) {
+        const uint32_t size = rest / (2 * s.n);
+        return size < 1 ? 1 : size > max ? max : size;
+    };
+    for (uint32_t k = 0, from = 0, size = size_of(n);;) {
+        const uint32_t mine = s.ticket->fetch_add(1, std::memory_order_relaxed);
+        for (; k < mine && from < n; ++k) {
+            from += size;
+            size = size_of(n - from);
+        }
+        if (from >= n) return;
+        f(from, from + size);
+    }
+}
+
 class Pool {
   public:
     /// Runs on every thread with i_thread in 0 .. n_thread-1.
@@ -5684,8 +5710,8 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
                     uint32_t r0, uint32_t r1);
 
-/// Output rows of one ticket of matmul.
-constexpr uint32_t kMatmulChunk = 64;
+/// Output rows that matmul computes at once, and how many of these chunks a ticket stands for at most.
+constexpr uint32_t kMatmulChunk = 64, kMaxChunks = 16;
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -25101,23 +25127,12 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
     const auto part = w.n_lane ? w.kernels->strips : w.kernels->plain;
     AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
     // A chunk of 64 rows stays in the second-level cache while all rows of the input pass over it.
-    const uint32_t n_chunk = ceil_div(w.d_out, kMatmulChunk);
-    const auto rows = [&](uint32_t r0, uint32_t r1) {
-        if (r0 < r1) part(w, in, n_row, y, ld_y, accumulate, r0, r1 < w.d_out ? r1 : w.d_out);
-    };
-    if (share.ticket) {
-        for (;;) {
-            const uint32_t i = share.ticket->fetch_add(1, std::memory_order_relaxed);
-            if (i >= n_chunk) return;
-            rows(i * kMatmulChunk, (i + 1) * kMatmulChunk);
-        }
-    }
-    constexpr uint32_t step = 16;  // a multiple of every strip
-    uint64_t a, b;
-    even_part(ceil_div(w.d_out, step), share, &a, &b);
-    for (uint64_t r = a * step; r < b * step; r += kMatmulChunk)
-        rows(static_cast<uint32_t>(r),
-             static_cast<uint32_t>(r + kMatmulChunk < b * step ? r + kMatmulChunk : b * step));
+    const uint32_t step = share.ticket ? kMatmulChunk : 16;  // a multiple of every strip
+    each_piece(ceil_div(w.d_out, step), kMaxChunks, share, [&](uint32_t from, uint32_t to) {
+        const uint32_t end = std::min(to * step, w.d_out);
+        for (uint32_t r = from * step; r < end; r += kMatmulChunk)
+            part(w, in, n_row, y, ld_y, accumulate, r, std::min(r + kMatmulChunk, end));
+    });
 }
 
 }  // namespace detail
@@ -31097,11 +31112,10 @@ void group(const MoeDims& d, uint32_t n_row, const CpuMoe& m) {
 /// Calls f(unit) for each of n units, each on one thread.
 template <class F>
 void each_unit(const Share& share, uint32_t n, F f) {
-    if (!share.ticket) {
-        for (uint32_t u = share.i; u < n; u += share.n) f(u);
-        return;
-    }
-    for (uint32_t u; (u = share.ticket->fetch_add(1, std::memory_order_relaxed)) < n;) f(u);
+    constexpr uint32_t kMaxUnits = 8;
+    each_piece(n, kMaxUnits, share, [&](uint32_t from, uint32_t to) {
+        for (uint32_t u = from; u < to; ++u) f(u);
+    });
 }
 
 /// Rows of a product from row `from` on.

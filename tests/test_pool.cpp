@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cfenv>
 #include <chrono>
 
@@ -222,6 +223,53 @@ TEST_CASE("an even split covers every item once") {
             }
             CHECK(next == n_item);
         }
+}
+
+TEST_CASE("pieces by ticket or by an even split cover every item once, none is larger than asked for") {
+    for (const uint32_t n_item : {0u, 1u, 5u, 64u, 1001u})
+        for (const uint32_t max : {1u, 7u, 2000u})
+            for (uint32_t n = 1; n < 9; ++n) {
+                CAPTURE(n_item);
+                CAPTURE(max);
+                CAPTURE(n);
+                std::vector<uint32_t> by_split(n_item);
+                std::atomic<uint32_t> ticket{0};
+                test::Random random(n);
+                uint32_t last = 0, n_piece = 0;
+                each_piece(n_item, max, {0, n, &ticket}, [&](uint32_t from, uint32_t to) {
+                    CHECK(from >= last);
+                    CHECK(to - from <= std::max(1u, std::min(max, (n_item - from) / (2 * n))));
+                    last = to;
+                    ++n_piece;
+                    if (random.below(2) != 0) ++ticket, ++n_piece;  // another thread takes the next one
+                });
+                CHECK(ticket == n_piece + 1);
+                for (uint32_t i = 0; i < n; ++i)
+                    each_piece(n_item, max, {i, n, nullptr}, [&](uint32_t from, uint32_t to) {
+                        for (uint32_t k = from; k < to; ++k) ++by_split[k];
+                    });
+                CHECK(std::count(by_split.begin(), by_split.end(), 1u) == static_cast<std::ptrdiff_t>(n_item));
+            }
+}
+
+TEST_CASE("the threads of a pool take every piece once") {
+    constexpr uint32_t kItems = 5000, kThreads = 4;
+    struct Taken {
+        Pool* pool;
+        std::vector<std::atomic<uint32_t>> n = std::vector<std::atomic<uint32_t>>(kItems);
+    } taken;
+    const std::unique_ptr<Pool> pool = open_pool(kThreads);
+    taken.pool = pool.get();
+    for (uint32_t run = 1; run <= 20; ++run) {
+        const auto work = [](void* c, uint32_t i, uint32_t) {
+            Taken& t = *static_cast<Taken*>(c);
+            each_piece(kItems, 16, t.pool->shared(i, 0), [&](uint32_t from, uint32_t to) {
+                for (uint32_t k = from; k < to; ++k) ++t.n[k];
+            });
+        };
+        pool->run(work, &taken);
+        CHECK(std::count(taken.n.begin(), taken.n.end(), run) == static_cast<std::ptrdiff_t>(kItems));
+    }
 }
 
 namespace {

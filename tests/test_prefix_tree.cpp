@@ -353,7 +353,7 @@ TEST_CASE("states within a reply: a prompt that cuts the reply goes back to the 
 }
 
 TEST_CASE("states within a reply go when a prompt goes on from its end, or elsewhere, or below them") {
-    for (const size_t n : {1500, 310, 0}) {
+    for (const size_t n : {size_t{1500}, size_t{310}, size_t{0}}) {
         CAPTURE(n);
         PrefixRig rig(options(8));
         reply(rig, 1200);

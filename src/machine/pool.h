@@ -29,6 +29,32 @@ inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t*
     *to = n_item * (s.i + 1) / s.n;
 }
 
+/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is the rest divided by twice the threads,
+/// 1 .. max items: each ticket costs a wait for everything that the core has asked memory for, and with small pieces
+/// at the end no thread waits long for another.
+template <class F>
+void each_piece(uint32_t n, uint32_t max, const Share& s, F f) {
+    if (!s.ticket) {
+        uint64_t from, to;
+        even_part(n, s, &from, &to);
+        if (from < to) f(static_cast<uint32_t>(from), static_cast<uint32_t>(to));
+        return;
+    }
+    const auto size_of = [&](uint32_t rest) {
+        const uint32_t size = rest / (2 * s.n);
+        return size < 1 ? 1 : size > max ? max : size;
+    };
+    for (uint32_t k = 0, from = 0, size = size_of(n);;) {
+        const uint32_t mine = s.ticket->fetch_add(1, std::memory_order_relaxed);
+        for (; k < mine && from < n; ++k) {
+            from += size;
+            size = size_of(n - from);
+        }
+        if (from >= n) return;
+        f(from, from + size);
+    }
+}
+
 class Pool {
   public:
     /// Runs on every thread with i_thread in 0 .. n_thread-1.

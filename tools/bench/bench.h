@@ -12,6 +12,7 @@
 
 #include "examples/cli/common.h"
 #include "examples/cli/constraint.h"
+#include "read_loop.h"
 #include "score.h"
 #include "examples/cli/window.h"
 
@@ -55,8 +56,8 @@ struct Bench {
     const BenchOptions& o;
     Loaded on;
     nlohmann::ordered_json out;
-    uint64_t bytes = 0;    ///< of weights that one decoded token has to read
-    double read_gbps = 0;  ///< of a plain read loop on the CPU, else 0
+    uint64_t bytes = 0;  ///< of weights that one decoded token has to read
+    ReadLoop read_loop;  ///< open on the CPU alone
 
     explicit Bench(const BenchOptions& options) : o(options) {}
     /// Loads the model, once, and says in `out` and in the table what is measured where.

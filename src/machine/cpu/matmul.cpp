@@ -2,6 +2,8 @@
 
 #include "kernels.h"
 
+#include <algorithm>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -196,23 +198,12 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
     const auto part = w.n_lane ? w.kernels->strips : w.kernels->plain;
     AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
     // A chunk of 64 rows stays in the second-level cache while all rows of the input pass over it.
-    const uint32_t n_chunk = ceil_div(w.d_out, kMatmulChunk);
-    const auto rows = [&](uint32_t r0, uint32_t r1) {
-        if (r0 < r1) part(w, in, n_row, y, ld_y, accumulate, r0, r1 < w.d_out ? r1 : w.d_out);
-    };
-    if (share.ticket) {
-        for (;;) {
-            const uint32_t i = share.ticket->fetch_add(1, std::memory_order_relaxed);
-            if (i >= n_chunk) return;
-            rows(i * kMatmulChunk, (i + 1) * kMatmulChunk);
-        }
-    }
-    constexpr uint32_t step = 16;  // a multiple of every strip
-    uint64_t a, b;
-    even_part(ceil_div(w.d_out, step), share, &a, &b);
-    for (uint64_t r = a * step; r < b * step; r += kMatmulChunk)
-        rows(static_cast<uint32_t>(r),
-             static_cast<uint32_t>(r + kMatmulChunk < b * step ? r + kMatmulChunk : b * step));
+    const uint32_t step = share.ticket ? kMatmulChunk : 16;  // a multiple of every strip
+    each_piece(ceil_div(w.d_out, step), kMaxChunks, share, [&](uint32_t from, uint32_t to) {
+        const uint32_t end = std::min(to * step, w.d_out);
+        for (uint32_t r = from * step; r < end; r += kMatmulChunk)
+            part(w, in, n_row, y, ld_y, accumulate, r, std::min(r + kMatmulChunk, end));
+    });
 }
 
 }  // namespace detail

@@ -116,8 +116,8 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
                     uint32_t r0, uint32_t r1);
 
-/// Output rows of one ticket of matmul.
-constexpr uint32_t kMatmulChunk = 64;
+/// Output rows that matmul computes at once, and how many of these chunks a ticket stands for at most.
+constexpr uint32_t kMatmulChunk = 64, kMaxChunks = 16;
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

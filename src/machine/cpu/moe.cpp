@@ -98,11 +98,10 @@ void group(const MoeDims& d, uint32_t n_row, const CpuMoe& m) {
 /// Calls f(unit) for each of n units, each on one thread.
 template <class F>
 void each_unit(const Share& share, uint32_t n, F f) {
-    if (!share.ticket) {
-        for (uint32_t u = share.i; u < n; u += share.n) f(u);
-        return;
-    }
-    for (uint32_t u; (u = share.ticket->fetch_add(1, std::memory_order_relaxed)) < n;) f(u);
+    constexpr uint32_t kMaxUnits = 8;
+    each_piece(n, kMaxUnits, share, [&](uint32_t from, uint32_t to) {
+        for (uint32_t u = from; u < to; ++u) f(u);
+    });
 }
 
 /// Rows of a product from row `from` on.
