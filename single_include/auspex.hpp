@@ -5335,9 +5335,9 @@ inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t*
     *to = n_item * (s.i + 1) / s.n;
 }
 
-/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is the rest divided by twice the threads,
-/// 1 .. max items: each ticket costs a wait for everything that the core has asked memory for, and with small pieces
-/// at the end no thread waits long for another.
+/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is what is left divided by twice the
+/// threads, 1 .. max items. Few tickets, because each is an atomic operation that waits for all loads of its core;
+/// small pieces at the end, so that no thread waits long for another.
 template <class F>
 void each_piece(uint32_t n, uint32_t max, const Share& s, F f) {
     if (!s.ticket) {
@@ -10936,7 +10936,7 @@ size_t max_states(PrefixPolicy policy);
 //
 // Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
 // rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true); where that ends at
-// next_reply_row(), keep_reply().
+// a reply row, keep_reply().
 
 
 namespace auspex {
@@ -11028,11 +11028,13 @@ class PrefixTree {
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
     /// were generated. Never allocates between stops.
     void computed(size_t n, bool decoded = false);
-    /// The row above `row` at which keep_reply() is due; SIZE_MAX if none is.
+    /// The next row above `row` at which keep_reply() is due; SIZE_MAX if none is.
     size_t next_reply_row(size_t row) const;
-    /// Keeps the live state, which lies within a generated text. The text has to stop at these rows whatever it drafts,
-    /// and none takes another's place while there is room: what a prompt that cuts the text goes back to, and so its
-    /// bits, must not depend on how far the text was computed beyond.
+    /// Whether it is due at this row, at least 1.
+    bool is_reply_row(size_t row) const { return next_reply_row(row - 1) == row; }
+    /// Keeps the live state, which lies within a generated text. Decoding stops at each of these rows, drafts or not,
+    /// and a later state replaces no earlier one while there is room: where a prompt that cuts the text goes back to,
+    /// and so its bits, must not depend on how far decoding went beyond the cut.
     void keep_reply();
     /// For tests: other than PrefixOptions says.
     void set_reply_stride(size_t n) { options_.reply_stride = n; }
@@ -11585,8 +11587,8 @@ class DepthControl {
 
     /// What is known of the next cycle.
     struct Next {
-        size_t n_token;   ///< that it will see
-        size_t n_row;     ///< that it may run, at least 1
+        size_t n_token;   ///< tokens of the history before it
+        size_t n_row;     ///< rows that it may run, at least 1
         uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
         bool can_draft;   ///< the session has a draft source
     };
@@ -11698,11 +11700,11 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
-    /// How many rows more a generated text may get, at least 1: it stops where its state is to be kept.
+    /// Rows until decoding has to stop for keep_reply(), at least 1.
     size_t rows_to_stop() const { return tree_->next_reply_row(timeline_.n_row()) - timeline_.n_row(); }
-    /// Whether it has stopped there.
+    /// Whether decoding has stopped there, and the state is not kept yet.
     bool must_keep_reply() const;
-    /// Keeps that state. Before a cycle, not while one is queued.
+    /// Keeps it. Not while a cycle is queued.
     Status keep_reply();
     /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
     /// row, or empty.
@@ -52089,7 +52091,7 @@ constexpr size_t kNearStride = 4096;  // the first distance from the prompt's en
 constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
-constexpr double kReplyWeight = 1.0 / 16;  // it is dropped with the next prompt: others would go for good
+constexpr double kReplyWeight = 1.0 / 16;  // short-lived: it must not push out what is then gone for good
 constexpr double kRateWindow = 32;         // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
@@ -52374,7 +52376,7 @@ void PrefixTree::keep_reply() {
     changing_ = false;
 }
 
-/// Drops the states within generated parts of the live run that lie above a row, but not one about to be loaded.
+/// Drops the live run's reply states above a row, except one that is about to be loaded.
 void PrefixTree::drop_replies(size_t above) {
     const std::vector<uint32_t> on = tree_[live_end()].states;
     for (const uint32_t i : on) {
@@ -52905,7 +52907,7 @@ void PrefixTree::close_live() {
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
     if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
-    drop_replies(edited ? report.diverged_at : 0);  // the state at the tip is worth more without them
+    drop_replies(edited ? report.diverged_at : 0);  // with them below it, the state at the tip would score less
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
             if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;
@@ -53895,7 +53897,7 @@ void Trunk::begin_device_loop() {
 
 bool Trunk::must_keep_reply() const {
     const size_t n = timeline_.n_row();
-    return n > tree_->n_row() && tree_->next_reply_row(n - 1) == n;
+    return n > tree_->n_row() && tree_->is_reply_row(n);
 }
 
 Status Trunk::keep_reply() {
@@ -54642,7 +54644,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
     return true;
 }
 
-/// Rows that the queued cycles make at most.
+/// The largest number of rows that the queued cycles can make history.
 size_t DeviceDecoder::rows_queued() const {
     size_t n = 0;
     for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
@@ -54714,8 +54716,8 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     return {};
 }
 
-/// The next cycle is not queued before the tokens in flight are known where it may go beyond the row at which the text
-/// stops, or have drafts made from the text.
+/// Whether the next cycle can only be queued once the tokens in flight are known: it may pass the row at which decoding
+/// stops, or get drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
     const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
@@ -56285,11 +56287,8 @@ std::string mib(uint64_t bytes) {
 /// Number of layers with experts; on_host: only those whose experts stay in system memory.
 uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
     uint32_t n = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) n += op.kind == OpKind::moe && (!on_host || plan.slot(op.w[1]).on_host);
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    for (const Tape* tape : plan.tapes())
+        for (const Op& op : tape->ops) n += op.kind == OpKind::moe && (!on_host || plan.slot(op.w[1]).on_host);
     return n;
 }
 
@@ -56297,16 +56296,13 @@ uint32_t n_host_layer(const Plan& plan) { return n_expert_layer(plan, true); }
 
 /// Moves the experts of the first n such layers to system memory, and those of the others to the device.
 void keep_experts_on_host(Plan& plan, uint32_t n) {
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes())
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             for (uint32_t i = 1; i <= 3; ++i)
                 if (op.w[i] != kNoSlot) plan.slots[op.w[i]].on_host = n != 0;
             n -= n != 0;
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
 }
 
 /// The model's plan without its MTP blocks.

@@ -155,7 +155,7 @@ struct PrefixRig {
         tree.make_room(1);
         store.compute(tree.n_row(), id);
         tree.computed(1, true);
-        if (tree.next_reply_row(tree.n_row() - 1) == tree.n_row()) tree.keep_reply();
+        if (tree.is_reply_row(tree.n_row())) tree.keep_reply();
     }
 
     FakeStore store;

@@ -115,7 +115,7 @@ class Generation::Reply {
 
     /// One pass of the model, or one token of the script.
     Status step(bool* complete) {
-        if (is_over_budget()) return close_thinking("\n</think>\n\n", complete);
+        if (is_over_budget()) return close_thinking(kCloseThinking, complete);
         Status s = read_logits();
         if (!s.ok()) return s;
         if (request_.scripted) return scripted_step(complete);
@@ -187,7 +187,7 @@ class Generation::Reply {
     Status find_close(Token id, std::string* text) {
         std::string bytes;
         const Status s = model_.decode(auspex::Span<const Token>(&id, 1), {true}).get(bytes);
-        if (model_.is_end(id)) *text = "\n</think>\n\n";
+        if (model_.is_end(id)) *text = kCloseThinking;
         if (!s.ok() || !text->empty()) return s;
         const std::string tag = "</think>";
         const size_t n_before = thought_.size();

@@ -28,8 +28,8 @@ class DepthControl {
 
     /// What is known of the next cycle.
     struct Next {
-        size_t n_token;   ///< that it will see
-        size_t n_row;     ///< that it may run, at least 1
+        size_t n_token;   ///< tokens of the history before it
+        size_t n_row;     ///< rows that it may run, at least 1
         uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
         bool can_draft;   ///< the session has a draft source
     };

@@ -65,7 +65,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
     return true;
 }
 
-/// Rows that the queued cycles make at most.
+/// The largest number of rows that the queued cycles can make history.
 size_t DeviceDecoder::rows_queued() const {
     size_t n = 0;
     for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
@@ -137,8 +137,8 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     return {};
 }
 
-/// The next cycle is not queued before the tokens in flight are known where it may go beyond the row at which the text
-/// stops, or have drafts made from the text.
+/// Whether the next cycle can only be queued once the tokens in flight are known: it may pass the row at which decoding
+/// stops, or get drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
     const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];

@@ -208,11 +208,8 @@ std::string mib(uint64_t bytes) {
 /// Number of layers with experts; on_host: only those whose experts stay in system memory.
 uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
     uint32_t n = 0;
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) n += op.kind == OpKind::moe && (!on_host || plan.slot(op.w[1]).on_host);
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    for (const Tape* tape : plan.tapes())
+        for (const Op& op : tape->ops) n += op.kind == OpKind::moe && (!on_host || plan.slot(op.w[1]).on_host);
     return n;
 }
 
@@ -220,16 +217,13 @@ uint32_t n_host_layer(const Plan& plan) { return n_expert_layer(plan, true); }
 
 /// Moves the experts of the first n such layers to system memory, and those of the others to the device.
 void keep_experts_on_host(Plan& plan, uint32_t n) {
-    auto look = [&](const Tape& tape) {
-        for (const Op& op : tape.ops) {
+    for (const Tape* tape : plan.tapes())
+        for (const Op& op : tape->ops) {
             if (op.kind != OpKind::moe) continue;
             for (uint32_t i = 1; i <= 3; ++i)
                 if (op.w[i] != kNoSlot) plan.slots[op.w[i]].on_host = n != 0;
             n -= n != 0;
         }
-    };
-    look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
 }
 
 /// The model's plan without its MTP blocks.

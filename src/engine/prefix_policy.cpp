@@ -13,7 +13,7 @@ constexpr size_t kNearStride = 4096;  // the first distance from the prompt's en
 constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
-constexpr double kReplyWeight = 1.0 / 16;  // it is dropped with the next prompt: others would go for good
+constexpr double kReplyWeight = 1.0 / 16;  // short-lived: it must not push out what is then gone for good
 constexpr double kRateWindow = 32;         // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }

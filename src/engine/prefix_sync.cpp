@@ -173,7 +173,7 @@ void PrefixTree::close_live() {
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
     if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
-    drop_replies(edited ? report.diverged_at : 0);  // the state at the tip is worth more without them
+    drop_replies(edited ? report.diverged_at : 0);  // with them below it, the state at the tip would score less
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
             if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;

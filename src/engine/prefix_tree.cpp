@@ -209,7 +209,7 @@ void PrefixTree::keep_reply() {
     changing_ = false;
 }
 
-/// Drops the states within generated parts of the live run that lie above a row, but not one about to be loaded.
+/// Drops the live run's reply states above a row, except one that is about to be loaded.
 void PrefixTree::drop_replies(size_t above) {
     const std::vector<uint32_t> on = tree_[live_end()].states;
     for (const uint32_t i : on) {

@@ -16,7 +16,7 @@
 //
 // Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
 // rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true); where that ends at
-// next_reply_row(), keep_reply().
+// a reply row, keep_reply().
 #pragma once
 #include "prefix_policy.h"
 #include "run_tree.h"
@@ -112,11 +112,13 @@ class PrefixTree {
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
     /// were generated. Never allocates between stops.
     void computed(size_t n, bool decoded = false);
-    /// The row above `row` at which keep_reply() is due; SIZE_MAX if none is.
+    /// The next row above `row` at which keep_reply() is due; SIZE_MAX if none is.
     size_t next_reply_row(size_t row) const;
-    /// Keeps the live state, which lies within a generated text. The text has to stop at these rows whatever it drafts,
-    /// and none takes another's place while there is room: what a prompt that cuts the text goes back to, and so its
-    /// bits, must not depend on how far the text was computed beyond.
+    /// Whether it is due at this row, at least 1.
+    bool is_reply_row(size_t row) const { return next_reply_row(row - 1) == row; }
+    /// Keeps the live state, which lies within a generated text. Decoding stops at each of these rows, drafts or not,
+    /// and a later state replaces no earlier one while there is room: where a prompt that cuts the text goes back to,
+    /// and so its bits, must not depend on how far decoding went beyond the cut.
     void keep_reply();
     /// For tests: other than PrefixOptions says.
     void set_reply_stride(size_t n) { options_.reply_stride = n; }

@@ -163,7 +163,7 @@ void Trunk::begin_device_loop() {
 
 bool Trunk::must_keep_reply() const {
     const size_t n = timeline_.n_row();
-    return n > tree_->n_row() && tree_->next_reply_row(n - 1) == n;
+    return n > tree_->n_row() && tree_->is_reply_row(n);
 }
 
 Status Trunk::keep_reply() {

@@ -86,11 +86,11 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
-    /// How many rows more a generated text may get, at least 1: it stops where its state is to be kept.
+    /// Rows until decoding has to stop for keep_reply(), at least 1.
     size_t rows_to_stop() const { return tree_->next_reply_row(timeline_.n_row()) - timeline_.n_row(); }
-    /// Whether it has stopped there.
+    /// Whether decoding has stopped there, and the state is not kept yet.
     bool must_keep_reply() const;
-    /// Keeps that state. Before a cycle, not while one is queued.
+    /// Keeps it. Not while a cycle is queued.
     Status keep_reply();
     /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
     /// row, or empty.

@@ -29,9 +29,9 @@ inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t*
     *to = n_item * (s.i + 1) / s.n;
 }
 
-/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is the rest divided by twice the threads,
-/// 1 .. max items: each ticket costs a wait for everything that the core has asked memory for, and with small pieces
-/// at the end no thread waits long for another.
+/// Calls f(from, to) for the pieces of a share of n items. By ticket, a piece is what is left divided by twice the
+/// threads, 1 .. max items. Few tickets, because each is an atomic operation that waits for all loads of its core;
+/// small pieces at the end, so that no thread waits long for another.
 template <class F>
 void each_piece(uint32_t n, uint32_t max, const Share& s, F f) {
     if (!s.ticket) {

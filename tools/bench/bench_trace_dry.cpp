@@ -88,7 +88,7 @@ class DryReplay {
             if (k + 1 == answer.size()) break;
             tree_.make_room(1);
             tree_.computed(1, true);
-            if (tree_.next_reply_row(tree_.n_row() - 1) == tree_.n_row()) tree_.keep_reply();
+            if (tree_.is_reply_row(tree_.n_row())) tree_.keep_reply();
         }
         std::vector<TextPart> text = r.prompt;
         if (r.answer.n > 1) text.push_back({r.answer.seed, r.answer.n - 1});
