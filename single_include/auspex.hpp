@@ -904,7 +904,8 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
-    /// session fits with it and no layer has a window, else 512. Below 64 it may change logits in their last bits.
+    /// session fits with it and there is no kv_budget_bytes, else 512. Below 64 it may change logits in their last
+    /// bits.
     uint32_t n_ubatch = 0;
     /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
@@ -1088,9 +1089,9 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats; with windows it may also
-    ///           have to be of the same n_context and n_ubatch. The history is kept. The number of threads may differ.
-    ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
+    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
+    ///           of threads, n_context and n_ubatch may differ. A checksum finds accidents, not forgeries: restore only
+    ///           snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
@@ -1113,10 +1114,10 @@ class AUSPEX_API Session {
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
-    ///           windows or KV formats (the text names both). The number of threads, drafting and, without windows,
-    ///           n_context and n_ubatch may differ. Everything is checked before the session changes. Should a disk or
-    ///           a device fail after that, the history stays and its rows are computed again when they are needed. A
-    ///           checksum finds accidents, not forgeries: load only files from where you trust.
+    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context and n_ubatch
+    ///           may differ. Everything is checked before the session changes. Should a disk or a device fail after
+    ///           that, the history stays and its rows are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 
@@ -5165,6 +5166,7 @@ class Backend {
 // kKvChunk rows, so an aligned chunk is contiguous. The first `sinks` KV rows are written a second time, to a place
 // where nothing overwrites them; a row whose window begins after them reads them there.
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -5194,10 +5196,20 @@ struct KvShape {
     uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
     /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
-    /// True if every row of a context of n_context rows stays at its place: the cache can be cut at any row.
-    bool keeps_rows(uint32_t n_context) const { return sinks == 0 && n_ring >= n_context; }
-    /// The first KV row below `n_token` that a later step may still see, sinks aside.
-    uint32_t oldest_kept(uint32_t n_token) const { return low(n_token); }
+    /// Neighbouring places of the ring.
+    struct Places {
+        uint32_t first = 0, n = 0;
+    };
+    /// Where rows first .. end - 1 are, in this order; the second range is what lies at the ring's beginning again.
+    std::array<Places, 2> places(uint32_t first, uint32_t end) const {
+        const uint32_t at = place(first), n = std::min(end - first, n_ring - at);
+        return {{{at, n}, {0, end - first - n}}};
+    }
+    /// True if every row stays: the cache can be cut at any of them. Of others, what later rows may see is part of the
+    /// state.
+    bool keeps_rows() const { return window == 0; }
+    /// Rows that are part of the state, at most.
+    uint64_t n_state_row() const { return keeps_rows() ? 0 : uint64_t{window} - 1 + sinks; }
 };
 
 /// The shape of every KV slot, by SlotId; n_ring is 0 for other slots and for those that `options` leave out. A window
@@ -9468,9 +9480,8 @@ struct Buffers {
     struct Kv {
         Cache k, v;
         uint32_t n_head = 0;
-        uint32_t window = 0, sinks = 0;   ///< as KvShape has them
-        uint32_t ring = 0, capacity = 0;  ///< slots of a head: the ring, and the sinks before it
-        uint32_t n_chunk = 0;             ///< chunks that a tentative step can see at most
+        KvShape shape;         ///< slots of a head: the sinks, then the ring
+        uint32_t n_chunk = 0;  ///< chunks that a tentative step can see at most
     };
     std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
@@ -11806,7 +11817,7 @@ struct StateSizes {
     uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
     uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kPrefixGrid that are whole pages
     uint64_t page_bytes = 0;
-    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
+    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv);
 };
 
 /// ContextOptions::saved_state_bytes: 0 without checkpoints, and for states so large that copying them at once is
@@ -12478,12 +12489,10 @@ struct FileIdentity {
     char magic[8];     ///< with the version of the parts
     uint64_t weights;  ///< weights_id()
     uint64_t device, kv;
-    /// How rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows.
-    uint64_t layout;
-    uint64_t draft;                      ///< formats and layout of the draft blocks' caches; 0: there are none
+    uint64_t draft;                      ///< formats and windows of the draft blocks' caches; 0: there are none
     char device_name[96], kv_name[160];  ///< for messages, cut if too long
 };
-static_assert(sizeof(FileIdentity) == 304, "part of the file format");
+static_assert(sizeof(FileIdentity) == 296, "part of the file format");
 
 struct StateHead {
     uint64_t row, n_span, trunk_bytes, draft_bytes;
@@ -12551,9 +12560,8 @@ namespace detail {
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
-/// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. The
-/// trunk's layers with a window keep more rows for longer steps, and saved files of such sessions depend on n_ubatch:
-/// always 512 there.
+/// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
+/// with kv_budget_bytes: a layer with a window keeps more rows for longer steps, so that its window would be narrower.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 
 /// The window of every attention layer, trunk first.
@@ -23829,7 +23837,7 @@ Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
     const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
     if (bytes != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
-                    bytes, "; with windows, n_context and n_ubatch must be those of the session that was saved");
+                    bytes);
     SpanReader reader(from);
     AUSPEX_TRY(restore_rows({StatePart::trunk, 0, n_row}, reader));
     return restore_state(StatePart::trunk, n_row, reader);
@@ -30403,8 +30411,7 @@ Status CpuContext::each_row_part(Span<const PartRows> rows, F visit) const {
     for (const PartRows& r : rows) {
         for (SlotId id = 0; id < kv_.size(); ++id) {
             const KvCache& c = kv_[id];
-            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context))
-                continue;
+            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows()) continue;
             AUSPEX_TRY(visit(c.k + r.first * c.shape.k_bytes, r.n * c.shape.k_bytes));
             AUSPEX_TRY(visit(c.v + r.first * c.shape.v_bytes, r.n * c.shape.v_bytes));
         }
@@ -30420,16 +30427,15 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
         const Slot& s = plan.slot(id);
         if (mtp_only_[id] != (part == StatePart::draft)) continue;
         const KvCache& c = kv_[id];
-        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows(options_.n_context)) {
-            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
-            const uint32_t first = c.shape.oldest_kept(n_row), sinks = std::min(c.shape.sinks, n_row);
-            for (uint32_t p = first; p < n_row;) {
-                const uint32_t at = c.shape.place(p), n = std::min(n_row - p, c.shape.n_ring - at);
-                AUSPEX_TRY(visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes));
-                AUSPEX_TRY(visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes));
-                p += n;
-            }
+        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows()) {
+            // Keys, then values, each in the order of rows: the bytes must not depend on the ring's length.
+            const uint64_t sinks = std::min(c.shape.sinks, n_row);
+            const std::array<KvShape::Places, 2> seen = c.shape.places(c.shape.low(n_row), n_row);
+            for (const KvShape::Places& p : seen)
+                AUSPEX_TRY(visit(c.k + p.first * c.shape.k_bytes, p.n * c.shape.k_bytes));
             AUSPEX_TRY(visit(c.sink_k, sinks * c.shape.k_bytes));
+            for (const KvShape::Places& p : seen)
+                AUSPEX_TRY(visit(c.v + p.first * c.shape.v_bytes, p.n * c.shape.v_bytes));
             AUSPEX_TRY(visit(c.sink_v, sinks * c.shape.v_bytes));
         }
         if (s.role == SlotRole::delta)
@@ -46807,12 +46813,9 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                                       ", which ends long loops, '", plan.slot(op.state).name, "' can hold at most ",
                                       n_max, " rows; lower n_context, or use Kind::cpu");
                 kv.n_head = a.n_head_kv;
-                kv.window = shape.window;
-                kv.sinks = shape.sinks;
-                kv.ring = shape.n_ring;
-                kv.capacity = shape.n_ring + shape.sinks;
+                kv.shape = shape;
                 kv.n_chunk = buffers_impl::chunks_max(to->options.n_context, shape);
-                const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
+                const uint64_t rows = a.n_head_kv * shape.n_row();
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
                 to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
@@ -47826,10 +47829,10 @@ args::AttendArgs ListBuilder::attend_args(const Op& op, const Op& write, uint32_
               (a.gate == AttnGate::interleaved ? args::kAttendInterleaved
                : a.gate == AttnGate::per_head  ? args::kAttendPerHead
                                                : 0u);
-    p.window = kv.window;
-    p.sinks = kv.sinks;
-    p.ring = kv.ring;
-    p.capacity = kv.capacity;
+    p.window = kv.shape.window;
+    p.sinks = kv.shape.sinks;
+    p.ring = kv.shape.n_ring;
+    p.capacity = static_cast<uint32_t>(kv.shape.n_row());
     p.k_offset = buffers_.at[write.in[0]];
     p.k_stride = stride(write.in[0]);
     p.v_offset = buffers_.at[write.in[1]];
@@ -47905,7 +47908,7 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
         return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
-    const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    const uint32_t tile = n_queries > kAttendTile && kv.shape.n_row() > kAttendLong ? kAttendLongTile : kAttendTile;
     dispatch(key_of("attend_step", 256,
                     {{spec::attend_step::kDHead, a.d_head},
                      {spec::attend_step::kTile, tile},
@@ -47955,9 +47958,9 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
     p.n_part = static_cast<uint32_t>(room / args::kAttendRound * args::kAttendRound);
-    const AttendTileChoice c =
-        choose_attend_tile(traits_, matrix, n_query, a.n_head_kv,
-                           kSegments.seen_max(buffers_.n_context, kv.window, kv.sinks, pass.n_row), p.n_part);
+    const AttendTileChoice c = choose_attend_tile(
+        traits_, matrix, n_query, a.n_head_kv,
+        kSegments.seen_max(buffers_.n_context, kv.shape.window, kv.shape.sinks, pass.n_row), p.n_part);
     const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, traits_),
                       join = key_of("attend_join", 256,
                                     {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});
@@ -48858,17 +48861,23 @@ bool of_draft(const Plan& plan, SlotId id) {
     return false;
 }
 
-/// As KvShape::keeps_rows.
-bool keeps_rows(const Buffers::Kv& kv, uint32_t n_context) { return kv.sinks == 0 && kv.ring >= n_context; }
-
-/// Slots first .. first + n - 1 of both caches: the codes of every head, then the scales.
-void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Region>* to) {
+/// Slots of both caches: the codes of every head, then the scales.
+void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::vector<Region>* to) {
     for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
         uint64_t at = 0;
         for (uint64_t row : {c->code_bytes, c->scale_bytes})
-            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.capacity)
-                if (row * n != 0) to->push_back(c->part(at + first * row, row * n));
+            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.shape.n_row())
+                for (const KvShape::Places& s : slots)
+                    if (row * s.n != 0) to->push_back(c->part(at + s.first * row, row * s.n));
     }
+}
+
+/// The slots of what rows from n_row on may see, in the order of rows: the sinks, which come first in a cache, and the
+/// ring of the rows after them.
+std::array<KvShape::Places, 3> visible_slots(const KvShape& kv, uint32_t n_row) {
+    const uint32_t sinks = std::min(kv.sinks, n_row), low = std::max(kv.low(n_row), sinks);
+    const std::array<KvShape::Places, 2> ring = kv.places(low - sinks, n_row - sinks);
+    return {{{0, sinks}, {kv.sinks + ring[0].first, ring[0].n}, {kv.sinks, ring[1].n}}};
 }
 
 /// The last inputs of a convolution before row n_row, oldest first; the ring holds them by position.
@@ -48911,8 +48920,9 @@ std::vector<Region> VulkanContext::row_regions(Span<const PartRows> rows) const 
     for (const PartRows& r : rows) {
         for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
             const Buffers::Kv& kv = buffers_.kv[id];
-            if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
-            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, r.first, r.n, &regions);
+            if (kv.k.bytes == 0 || !kv.shape.keeps_rows()) continue;
+            const KvShape::Places slots{r.first, r.n};
+            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, {&slots, 1}, &regions);
         }
     }
     return regions;
@@ -48926,8 +48936,10 @@ std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row)
     for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
         if (of_draft(plan, id) != (part == StatePart::draft)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
-            add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
+        if (kv.k.bytes != 0 && !kv.shape.keeps_rows()) {
+            const std::array<KvShape::Places, 3> slots = visible_slots(kv.shape, n_row);
+            add_slots(kv, {slots.data(), slots.size()}, &regions);
+        }
         if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
         if (buffers_.conv[id].bytes != 0) add_conv_rows(plan, id, buffers_.conv[id], n_row, &regions);
     }
@@ -54104,7 +54116,7 @@ uint64_t saved_state_bytes(const StateSizes& sizes, uint64_t budget_bytes) {
     return budget_bytes == 0 || sizes.state_bytes > kMaxSavedState ? 0 : sizes.state_bytes;
 }
 
-StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context) {
+StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv) {
     using namespace state_store_impl;
     uint64_t state = plan.d_model * sizeof(float), row = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
@@ -54112,10 +54124,11 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
         if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
         if (s.role == SlotRole::conv) state += plan.conv_rows(id) * s.width() * sizeof(float);
         if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
-        if (kv[id].keeps_rows(n_context))
-            row += kv[id].k_bytes + kv[id].v_bytes;
+        const uint64_t bytes = kv[id].k_bytes + kv[id].v_bytes;
+        if (kv[id].keeps_rows())
+            row += bytes;
         else
-            state += kv[id].bytes();
+            state += kv[id].n_state_row() * bytes;
     }
     StateSizes sizes;
     sizes.page_bytes = kMinPage;
@@ -54939,7 +54952,7 @@ struct SnapshotHead {
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '4'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '5'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -55458,7 +55471,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '3'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '4'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -55474,22 +55487,6 @@ void set_name(char (&to)[N], const std::string& from) {
 template <size_t N>
 std::string name_of(const char (&from)[N]) {
     return quote(std::string_view(from, static_cast<size_t>(std::find(from, from + N, '\0') - from)), N);
-}
-
-/// How a context orders rows and states.
-std::string layout_of(Session::Impl& s, bool draft) {
-    std::string layout;
-    // A GPU's ring is saved as it lies; the CPU saves the rows that can still be seen.
-    const bool rings = s.model->device->machine->kind() != Kind::cpu;
-    for (SlotId id = 0; id < s.kv.size(); ++id) {
-        const KvShape& k = s.kv[id];
-        if (k.n_ring == 0 || k.draft != draft) continue;
-        const bool kept = k.keeps_rows(s.options.n_context);
-        layout += say(id, ":", kept ? "rows" : "ring", kept || !rings ? 0u : k.n_ring, ";");
-    }
-    for (const uint64_t piece : s.context->row_pieces(draft ? StatePart::draft : StatePart::trunk))
-        layout += say(piece, ",");
-    return layout;
 }
 
 std::string kv_name(Session::Impl& s) {
@@ -55571,8 +55568,7 @@ FileIdentity identity_of(Session::Impl& s) {
     id.weights = s.weights_id;
     id.device = hash_of(device_key(*s.model));
     id.kv = hash_of(kv_key(s.kv, false));
-    id.layout = hash_of(layout_of(s, false));
-    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true) + layout_of(s, true)) : 0;
+    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true)) : 0;
     set_name(id.device_name, device_key(*s.model));
     set_name(id.kv_name, kv_name(s));
     return id;
@@ -55591,10 +55587,6 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
     if (found.kv != own.kv)
         return fail(Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
                     name_of(own.kv_name), "; create it with the same KV formats and windows");
-    if (found.layout != own.layout)
-        return fail(Code::bad_argument, "'", path,
-                    "' was saved with another n_context or n_ubatch, which decide how layers with a window keep their "
-                    "rows; create the session with the same");
     return {};
 }
 
@@ -56234,7 +56226,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
-    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
+    const StateSizes sizes = StateSizes::of(plan, shapes);
     AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
     context.saved_state_bytes = saved_state_bytes(sizes, m.checkpoint_bytes);
     AUSPEX_TRY(plan_weights(model, plan, &m.items));
@@ -56545,15 +56537,13 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
     if (o->n_ubatch != 0) return;
     o->n_ubatch = kDefaultUbatch;
+    if (o->kv_budget_bytes != 0) return;
     SessionOptions more = *o;
     more.n_ubatch = model.device->machine->best_ubatch();
     if (more.n_ubatch == o->n_ubatch) return;
     MemoryPlan m;
     if (!memory_plan_impl::measure(model, model.plan, more).get(m).ok()) return;  // an error of 512 rows is reported
-    const bool windows = std::any_of(m.windows.begin(), m.windows.end(), [&](const LayerWindow& w) {
-        return w.window != 0 && w.layer < model.plan.n_layer;  // MTP blocks never run more rows at once than 512
-    });
-    if (m.fits && !windows) o->n_ubatch = more.n_ubatch;
+    if (m.fits) o->n_ubatch = more.n_ubatch;
 }
 
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
@@ -56714,7 +56704,7 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
-    const StateSizes sizes = StateSizes::of(plan, kv, options.n_context);
+    const StateSizes sizes = StateSizes::of(plan, kv);
     uint64_t budget = 0;
     AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
     context_options.saved_state_bytes = saved_state_bytes(sizes, budget);

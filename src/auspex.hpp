@@ -900,7 +900,8 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
-    /// session fits with it and no layer has a window, else 512. Below 64 it may change logits in their last bits.
+    /// session fits with it and there is no kv_budget_bytes, else 512. Below 64 it may change logits in their last
+    /// bits.
     uint32_t n_ubatch = 0;
     /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
     /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
@@ -1084,9 +1085,9 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats; with windows it may also
-    ///           have to be of the same n_context and n_ubatch. The history is kept. The number of threads may differ.
-    ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
+    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
+    ///           of threads, n_context and n_ubatch may differ. A checksum finds accidents, not forgeries: restore only
+    ///           snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
@@ -1109,10 +1110,10 @@ class AUSPEX_API Session {
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
-    ///           windows or KV formats (the text names both). The number of threads, drafting and, without windows,
-    ///           n_context and n_ubatch may differ. Everything is checked before the session changes. Should a disk or
-    ///           a device fail after that, the history stays and its rows are computed again when they are needed. A
-    ///           checksum finds accidents, not forgeries: load only files from where you trust.
+    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context and n_ubatch
+    ///           may differ. Everything is checked before the session changes. Should a disk or a device fail after
+    ///           that, the history stays and its rows are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 

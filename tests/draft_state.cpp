@@ -12,9 +12,6 @@ namespace {
 using namespace auspex;
 using detail::say;
 
-/// Rows after which no ring place that only a rejected row wrote is left.
-constexpr int kFlushRows = 17;
-
 Sampling sampling_of(uint64_t i) {
     Sampling s;
     s.seed = i;
@@ -110,21 +107,14 @@ std::vector<Token> random_ids(size_t n, uint32_t n_vocab, uint64_t seed) {
     return ids;
 }
 
-/// Compares the whole state of both at the same token. Where a back end saves whole rings, both first run plain rows.
-std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& sampling, FuzzCounts* counts) {
+/// Compares the whole state of both at the same token.
+std::string compare(Walk& drafted, Walk& plain, const Sampling& sampling, FuzzCounts* counts) {
     if (drafted.ok() &&
         drafted.session.impl()->timeline.n_row() == drafted.size()) {  // after a cut or a turn nothing is pending
         drafted.status = drafted.session.set_draft_depth(0);
         drafted.cycle(sampling);
     }
     plain.until(drafted.size(), sampling);
-    if (!canonical && drafted.ok() && plain.ok()) {
-        drafted.status = drafted.session.set_draft_depth(0);
-        for (int i = 0; i < kFlushRows; ++i) {
-            drafted.cycle(sampling);
-            plain.cycle(sampling);
-        }
-    }
     const std::vector<std::byte> a = drafted.state(), b = plain.state();
     if (!drafted.ok()) return "drafting: " + drafted.status.message();
     if (!plain.ok()) return "plain decoding: " + plain.status.message();
@@ -153,7 +143,6 @@ void count(const Stats& stats, FuzzCounts* counts) {
 
 std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* counts) {
     const uint32_t n_vocab = model.info().n_vocab, n_room = 64;
-    const bool canonical = model.impl()->device->machine->kind() == Kind::cpu;
     const uint64_t goal = counts->n_cycle + o.n_cycle;
     for (uint64_t seed = o.seed; counts->n_cycle < goal; ++seed) {
         Random random(seed);
@@ -184,14 +173,14 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
         if (!drafted.ok()) return where("drafting: " + drafted.status.message());
         Session::Impl& impl = *drafted.session.impl();
         size_t next_look = prompt.size() + 1 + random.below(40);
-        while (drafted.ok() && drafted.size() + kFlushRows + kMaxDraft + 1 < n_context) {
+        while (drafted.ok() && drafted.size() + kMaxDraft + 1 < n_context) {
             if (drafted.speak()) {
                 ++counts->n_turn;
                 continue;
             }
-            const bool near = drafted.turn_within(kFlushRows + kMaxDraft + 1);
+            const bool near = drafted.turn_within(kMaxDraft + 1);
             if (drafted.size() >= next_look && !near) {
-                const std::string bad = compare(drafted, plain, canonical, sampling, counts);
+                const std::string bad = compare(drafted, plain, sampling, counts);
                 if (!bad.empty()) return where(bad);
                 next_look = drafted.size() + 1 + random.below(80);
                 continue;
@@ -226,7 +215,7 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
                 ++counts->n_stepped_back;
             }
         }
-        const std::string bad = compare(drafted, plain, canonical, sampling, counts);
+        const std::string bad = compare(drafted, plain, sampling, counts);
         if (!bad.empty()) return where(bad);
         count(drafted.session.stats(), counts);
     }
@@ -235,7 +224,6 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
 
 std::string reject_all(const Model& model, const FuzzOptions& o, FuzzCounts* counts) {
     const uint32_t n_vocab = model.info().n_vocab;
-    const bool canonical = model.impl()->device->machine->kind() == Kind::cpu;
     const std::vector<Token> prompt = random_ids(10, n_vocab, o.seed);
     const Sampling sampling = sampling_of(1);
     const uint32_t n_context = static_cast<uint32_t>(prompt.size() + o.n_rejection) + 64;
@@ -255,7 +243,7 @@ std::string reject_all(const Model& model, const FuzzOptions& o, FuzzCounts* cou
         if (drafted.ok()) drafted.status = drafted.session.set_draft_depth(static_cast<int>(1 + i % kMaxDraft));
         drafted.cycle(sampling);
     }
-    const std::string bad = compare(drafted, plain, canonical, sampling, counts);
+    const std::string bad = compare(drafted, plain, sampling, counts);
     if (!bad.empty()) return bad;
     const Stats stats = drafted.session.stats();
     if (stats.accepted[0] != 0) return say(stats.accepted[0], " wrong guesses were accepted");

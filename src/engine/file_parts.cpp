@@ -7,7 +7,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '3'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '4'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -23,22 +23,6 @@ void set_name(char (&to)[N], const std::string& from) {
 template <size_t N>
 std::string name_of(const char (&from)[N]) {
     return quote(std::string_view(from, static_cast<size_t>(std::find(from, from + N, '\0') - from)), N);
-}
-
-/// How a context orders rows and states.
-std::string layout_of(Session::Impl& s, bool draft) {
-    std::string layout;
-    // A GPU's ring is saved as it lies; the CPU saves the rows that can still be seen.
-    const bool rings = s.model->device->machine->kind() != Kind::cpu;
-    for (SlotId id = 0; id < s.kv.size(); ++id) {
-        const KvShape& k = s.kv[id];
-        if (k.n_ring == 0 || k.draft != draft) continue;
-        const bool kept = k.keeps_rows(s.options.n_context);
-        layout += say(id, ":", kept ? "rows" : "ring", kept || !rings ? 0u : k.n_ring, ";");
-    }
-    for (const uint64_t piece : s.context->row_pieces(draft ? StatePart::draft : StatePart::trunk))
-        layout += say(piece, ",");
-    return layout;
 }
 
 std::string kv_name(Session::Impl& s) {
@@ -120,8 +104,7 @@ FileIdentity identity_of(Session::Impl& s) {
     id.weights = s.weights_id;
     id.device = hash_of(device_key(*s.model));
     id.kv = hash_of(kv_key(s.kv, false));
-    id.layout = hash_of(layout_of(s, false));
-    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true) + layout_of(s, true)) : 0;
+    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true)) : 0;
     set_name(id.device_name, device_key(*s.model));
     set_name(id.kv_name, kv_name(s));
     return id;
@@ -140,10 +123,6 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
     if (found.kv != own.kv)
         return fail(Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
                     name_of(own.kv_name), "; create it with the same KV formats and windows");
-    if (found.layout != own.layout)
-        return fail(Code::bad_argument, "'", path,
-                    "' was saved with another n_context or n_ubatch, which decide how layers with a window keep their "
-                    "rows; create the session with the same");
     return {};
 }
 

@@ -17,12 +17,10 @@ struct FileIdentity {
     char magic[8];     ///< with the version of the parts
     uint64_t weights;  ///< weights_id()
     uint64_t device, kv;
-    /// How rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows.
-    uint64_t layout;
-    uint64_t draft;                      ///< formats and layout of the draft blocks' caches; 0: there are none
+    uint64_t draft;                      ///< formats and windows of the draft blocks' caches; 0: there are none
     char device_name[96], kv_name[160];  ///< for messages, cut if too long
 };
-static_assert(sizeof(FileIdentity) == 304, "part of the file format");
+static_assert(sizeof(FileIdentity) == 296, "part of the file format");
 
 struct StateHead {
     uint64_t row, n_span, trunk_bytes, draft_bytes;

@@ -155,7 +155,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
-    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
+    const StateSizes sizes = StateSizes::of(plan, shapes);
     AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
     context.saved_state_bytes = saved_state_bytes(sizes, m.checkpoint_bytes);
     AUSPEX_TRY(plan_weights(model, plan, &m.items));
@@ -466,15 +466,13 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
     if (o->n_ubatch != 0) return;
     o->n_ubatch = kDefaultUbatch;
+    if (o->kv_budget_bytes != 0) return;
     SessionOptions more = *o;
     more.n_ubatch = model.device->machine->best_ubatch();
     if (more.n_ubatch == o->n_ubatch) return;
     MemoryPlan m;
     if (!memory_plan_impl::measure(model, model.plan, more).get(m).ok()) return;  // an error of 512 rows is reported
-    const bool windows = std::any_of(m.windows.begin(), m.windows.end(), [&](const LayerWindow& w) {
-        return w.window != 0 && w.layer < model.plan.n_layer;  // MTP blocks never run more rows at once than 512
-    });
-    if (m.fits && !windows) o->n_ubatch = more.n_ubatch;
+    if (m.fits) o->n_ubatch = more.n_ubatch;
 }
 
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {

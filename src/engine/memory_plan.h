@@ -19,9 +19,8 @@ namespace detail {
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
-/// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. The
-/// trunk's layers with a window keep more rows for longer steps, and saved files of such sessions depend on n_ubatch:
-/// always 512 there.
+/// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
+/// with kv_budget_bytes: a layer with a window keeps more rows for longer steps, so that its window would be narrower.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 
 /// The window of every attention layer, trunk first.

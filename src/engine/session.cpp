@@ -30,7 +30,7 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
-    const StateSizes sizes = StateSizes::of(plan, kv, options.n_context);
+    const StateSizes sizes = StateSizes::of(plan, kv);
     uint64_t budget = 0;
     AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
     context_options.saved_state_bytes = saved_state_bytes(sizes, budget);

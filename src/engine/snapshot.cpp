@@ -17,7 +17,7 @@ struct SnapshotHead {
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '4'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '5'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;

@@ -23,7 +23,7 @@ uint64_t saved_state_bytes(const StateSizes& sizes, uint64_t budget_bytes) {
     return budget_bytes == 0 || sizes.state_bytes > kMaxSavedState ? 0 : sizes.state_bytes;
 }
 
-StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context) {
+StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv) {
     using namespace state_store_impl;
     uint64_t state = plan.d_model * sizeof(float), row = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
@@ -31,10 +31,11 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
         if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
         if (s.role == SlotRole::conv) state += plan.conv_rows(id) * s.width() * sizeof(float);
         if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
-        if (kv[id].keeps_rows(n_context))
-            row += kv[id].k_bytes + kv[id].v_bytes;
+        const uint64_t bytes = kv[id].k_bytes + kv[id].v_bytes;
+        if (kv[id].keeps_rows())
+            row += bytes;
         else
-            state += kv[id].bytes();
+            state += kv[id].n_state_row() * bytes;
     }
     StateSizes sizes;
     sizes.page_bytes = kMinPage;

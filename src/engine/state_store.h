@@ -21,7 +21,7 @@ struct StateSizes {
     uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
     uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kPrefixGrid that are whole pages
     uint64_t page_bytes = 0;
-    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
+    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv);
 };
 
 /// ContextOptions::saved_state_bytes: 0 without checkpoints, and for states so large that copying them at once is

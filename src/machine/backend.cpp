@@ -58,7 +58,7 @@ Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
     const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
     if (bytes != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
-                    bytes, "; with windows, n_context and n_ubatch must be those of the session that was saved");
+                    bytes);
     SpanReader reader(from);
     AUSPEX_TRY(restore_rows({StatePart::trunk, 0, n_row}, reader));
     return restore_state(StatePart::trunk, n_row, reader);

@@ -11,6 +11,9 @@
 #pragma once
 #include "backend.h"
 
+#include <algorithm>
+#include <array>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -40,10 +43,20 @@ struct KvShape {
     uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
     /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
-    /// True if every row of a context of n_context rows stays at its place: the cache can be cut at any row.
-    bool keeps_rows(uint32_t n_context) const { return sinks == 0 && n_ring >= n_context; }
-    /// The first KV row below `n_token` that a later step may still see, sinks aside.
-    uint32_t oldest_kept(uint32_t n_token) const { return low(n_token); }
+    /// Neighbouring places of the ring.
+    struct Places {
+        uint32_t first = 0, n = 0;
+    };
+    /// Where rows first .. end - 1 are, in this order; the second range is what lies at the ring's beginning again.
+    std::array<Places, 2> places(uint32_t first, uint32_t end) const {
+        const uint32_t at = place(first), n = std::min(end - first, n_ring - at);
+        return {{{at, n}, {0, end - first - n}}};
+    }
+    /// True if every row stays: the cache can be cut at any of them. Of others, what later rows may see is part of the
+    /// state.
+    bool keeps_rows() const { return window == 0; }
+    /// Rows that are part of the state, at most.
+    uint64_t n_state_row() const { return keeps_rows() ? 0 : uint64_t{window} - 1 + sinks; }
 };
 
 /// The shape of every KV slot, by SlotId; n_ring is 0 for other slots and for those that `options` leave out. A window

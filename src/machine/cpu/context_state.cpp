@@ -34,8 +34,7 @@ Status CpuContext::each_row_part(Span<const PartRows> rows, F visit) const {
     for (const PartRows& r : rows) {
         for (SlotId id = 0; id < kv_.size(); ++id) {
             const KvCache& c = kv_[id];
-            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context))
-                continue;
+            if (mtp_only_[id] != (r.part == StatePart::draft) || !c.k || !c.shape.keeps_rows()) continue;
             AUSPEX_TRY(visit(c.k + r.first * c.shape.k_bytes, r.n * c.shape.k_bytes));
             AUSPEX_TRY(visit(c.v + r.first * c.shape.v_bytes, r.n * c.shape.v_bytes));
         }
@@ -51,16 +50,15 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
         const Slot& s = plan.slot(id);
         if (mtp_only_[id] != (part == StatePart::draft)) continue;
         const KvCache& c = kv_[id];
-        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows(options_.n_context)) {
-            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
-            const uint32_t first = c.shape.oldest_kept(n_row), sinks = std::min(c.shape.sinks, n_row);
-            for (uint32_t p = first; p < n_row;) {
-                const uint32_t at = c.shape.place(p), n = std::min(n_row - p, c.shape.n_ring - at);
-                AUSPEX_TRY(visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes));
-                AUSPEX_TRY(visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes));
-                p += n;
-            }
+        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows()) {
+            // Keys, then values, each in the order of rows: the bytes must not depend on the ring's length.
+            const uint64_t sinks = std::min(c.shape.sinks, n_row);
+            const std::array<KvShape::Places, 2> seen = c.shape.places(c.shape.low(n_row), n_row);
+            for (const KvShape::Places& p : seen)
+                AUSPEX_TRY(visit(c.k + p.first * c.shape.k_bytes, p.n * c.shape.k_bytes));
             AUSPEX_TRY(visit(c.sink_k, sinks * c.shape.k_bytes));
+            for (const KvShape::Places& p : seen)
+                AUSPEX_TRY(visit(c.v + p.first * c.shape.v_bytes, p.n * c.shape.v_bytes));
             AUSPEX_TRY(visit(c.sink_v, sinks * c.shape.v_bytes));
         }
         if (s.role == SlotRole::delta)

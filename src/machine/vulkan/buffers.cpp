@@ -354,12 +354,9 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                                       ", which ends long loops, '", plan.slot(op.state).name, "' can hold at most ",
                                       n_max, " rows; lower n_context, or use Kind::cpu");
                 kv.n_head = a.n_head_kv;
-                kv.window = shape.window;
-                kv.sinks = shape.sinks;
-                kv.ring = shape.n_ring;
-                kv.capacity = shape.n_ring + shape.sinks;
+                kv.shape = shape;
                 kv.n_chunk = buffers_impl::chunks_max(to->options.n_context, shape);
-                const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
+                const uint64_t rows = a.n_head_kv * shape.n_row();
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
                 to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,

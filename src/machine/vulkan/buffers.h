@@ -88,9 +88,8 @@ struct Buffers {
     struct Kv {
         Cache k, v;
         uint32_t n_head = 0;
-        uint32_t window = 0, sinks = 0;   ///< as KvShape has them
-        uint32_t ring = 0, capacity = 0;  ///< slots of a head: the ring, and the sinks before it
-        uint32_t n_chunk = 0;             ///< chunks that a tentative step can see at most
+        KvShape shape;         ///< slots of a head: the sinks, then the ring
+        uint32_t n_chunk = 0;  ///< chunks that a tentative step can see at most
     };
     std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)

@@ -49,10 +49,10 @@ args::AttendArgs ListBuilder::attend_args(const Op& op, const Op& write, uint32_
               (a.gate == AttnGate::interleaved ? args::kAttendInterleaved
                : a.gate == AttnGate::per_head  ? args::kAttendPerHead
                                                : 0u);
-    p.window = kv.window;
-    p.sinks = kv.sinks;
-    p.ring = kv.ring;
-    p.capacity = kv.capacity;
+    p.window = kv.shape.window;
+    p.sinks = kv.shape.sinks;
+    p.ring = kv.shape.n_ring;
+    p.capacity = static_cast<uint32_t>(kv.shape.n_row());
     p.k_offset = buffers_.at[write.in[0]];
     p.k_stride = stride(write.in[0]);
     p.v_offset = buffers_.at[write.in[1]];
@@ -128,7 +128,7 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
         return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
-    const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    const uint32_t tile = n_queries > kAttendTile && kv.shape.n_row() > kAttendLong ? kAttendLongTile : kAttendTile;
     dispatch(key_of("attend_step", 256,
                     {{spec::attend_step::kDHead, a.d_head},
                      {spec::attend_step::kTile, tile},
@@ -178,9 +178,9 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
     p.n_part = static_cast<uint32_t>(room / args::kAttendRound * args::kAttendRound);
-    const AttendTileChoice c =
-        choose_attend_tile(traits_, matrix, n_query, a.n_head_kv,
-                           kSegments.seen_max(buffers_.n_context, kv.window, kv.sinks, pass.n_row), p.n_part);
+    const AttendTileChoice c = choose_attend_tile(
+        traits_, matrix, n_query, a.n_head_kv,
+        kSegments.seen_max(buffers_.n_context, kv.shape.window, kv.shape.sinks, pass.n_row), p.n_part);
     const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, traits_),
                       join = key_of("attend_join", 256,
                                     {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});

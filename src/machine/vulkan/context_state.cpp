@@ -16,17 +16,23 @@ bool of_draft(const Plan& plan, SlotId id) {
     return false;
 }
 
-/// As KvShape::keeps_rows.
-bool keeps_rows(const Buffers::Kv& kv, uint32_t n_context) { return kv.sinks == 0 && kv.ring >= n_context; }
-
-/// Slots first .. first + n - 1 of both caches: the codes of every head, then the scales.
-void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Region>* to) {
+/// Slots of both caches: the codes of every head, then the scales.
+void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::vector<Region>* to) {
     for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
         uint64_t at = 0;
         for (uint64_t row : {c->code_bytes, c->scale_bytes})
-            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.capacity)
-                if (row * n != 0) to->push_back(c->part(at + first * row, row * n));
+            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.shape.n_row())
+                for (const KvShape::Places& s : slots)
+                    if (row * s.n != 0) to->push_back(c->part(at + s.first * row, row * s.n));
     }
+}
+
+/// The slots of what rows from n_row on may see, in the order of rows: the sinks, which come first in a cache, and the
+/// ring of the rows after them.
+std::array<KvShape::Places, 3> visible_slots(const KvShape& kv, uint32_t n_row) {
+    const uint32_t sinks = std::min(kv.sinks, n_row), low = std::max(kv.low(n_row), sinks);
+    const std::array<KvShape::Places, 2> ring = kv.places(low - sinks, n_row - sinks);
+    return {{{0, sinks}, {kv.sinks + ring[0].first, ring[0].n}, {kv.sinks, ring[1].n}}};
 }
 
 /// The last inputs of a convolution before row n_row, oldest first; the ring holds them by position.
@@ -69,8 +75,9 @@ std::vector<Region> VulkanContext::row_regions(Span<const PartRows> rows) const 
     for (const PartRows& r : rows) {
         for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
             const Buffers::Kv& kv = buffers_.kv[id];
-            if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
-            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, r.first, r.n, &regions);
+            if (kv.k.bytes == 0 || !kv.shape.keeps_rows()) continue;
+            const KvShape::Places slots{r.first, r.n};
+            if (of_draft(*model_->plan, id) == (r.part == StatePart::draft)) add_slots(kv, {&slots, 1}, &regions);
         }
     }
     return regions;
@@ -84,8 +91,10 @@ std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row)
     for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
         if (of_draft(plan, id) != (part == StatePart::draft)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
-            add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
+        if (kv.k.bytes != 0 && !kv.shape.keeps_rows()) {
+            const std::array<KvShape::Places, 3> slots = visible_slots(kv.shape, n_row);
+            add_slots(kv, {slots.data(), slots.size()}, &regions);
+        }
         if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
         if (buffers_.conv[id].bytes != 0) add_conv_rows(plan, id, buffers_.conv[id], n_row, &regions);
     }
