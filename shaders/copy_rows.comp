@@ -1,6 +1,5 @@
 #version 450
-// copy_rows.comp: collects the hidden rows that feed an MTP pass: kept rows from hidden_from on, rows given by the
-// host, or rows that keep_rows stored for these positions.
+// copy_rows.comp: collects the hidden rows that feed an MTP pass (hidden_rows.glsl).
 //
 // Buffers 0 step     StepState                     read
 //         1 kept     f32 [row, x_stride]           read
@@ -21,14 +20,9 @@ layout(set = 0, binding = 1, std430) readonly buffer Kept { float kept[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Given { float given[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y_ { float y[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Pending { float pending[]; };
+#include "hidden_rows.glsl"
 
 void main() {
     const uint row = gl_WorkGroupID.x, i = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
-    if (row >= step.n_row || i >= args.width) return;
-    const uint from = step.hidden_from;
-    y[args.y_offset + row * args.y_stride + i] = (from & kHiddenGiven) != 0u  ? given[row * args.width + i]
-                                                   : (from & kHiddenPending) != 0u
-                                                       ? pending[(step.position + row) % kPendingRows * args.width + i]
-                                                                                  : kept[(from + row) * args.x_stride
-                                                                                      + i];
+    if (row < step.n_row && i < args.width) y[args.y_offset + row * args.y_stride + i] = hidden_value(row, i);
 }

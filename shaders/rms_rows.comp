@@ -13,43 +13,30 @@
 // Push    RowsArgs; from_kept: row i is written as row hidden_from + i
 // Grid    x: row. Group 256 (a power of two)
 // Cost    8 * width bytes a row, twice that if keep_input
-// Order   an invocation sums its columns in turn, then halves are added: the same for any number of rows
+// Order   rms_common.glsl
 // CPU     src/machine/cpu, rms_norm
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "args.h"
 #include "rows_args.h"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { RowsArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2, std430) readonly buffer W_ { float w[]; };
+layout(set = 0, binding = 2, std430) readonly buffer W_ { float w_norm[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y_ { float y[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Squares_ { float squares[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer KeptX_ { float kept_x[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer KeptSquares_ { float kept_squares[]; };
-shared float sum_s[gl_WorkGroupSize.x];
+#define X(i) x[gl_WorkGroupID.x * args.x_stride + (i)]
+#define W(i) w_norm[i]
+#include "rms_common.glsl"
 
 void main() {
-    const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
+    const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex, from = row * args.x_stride;
     if (row >= step.n_row) return;
-    const uint from = row * args.x_stride, to = args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u))
-        * args.y_stride;
-    float sum = 0.0;
-    for (uint i = t; i < args.width; i += gl_WorkGroupSize.x) sum = fma(x[from + i], x[from + i], sum);
-    sum_s[t] = sum;
-    barrier();
-    for (uint n = gl_WorkGroupSize.x / 2u; n > 0u; n >>= 1) {
-        if (t < n) {
-            precise float both = sum_s[t] + sum_s[t + n];
-            sum_s[t] = both;
-        }
-        barrier();
-    }
-    precise float unit = inversesqrt(sum_s[0] / float(args.width) + args.eps);
-    for (uint i = t; i < args.width; i += gl_WorkGroupSize.x) {
-        precise float v = (x[from + i] * unit) * w[i];
-        y[to + i] = v;
-    }
+    const float unit = rms_unit();
+    WRITE_NORMED(y, args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u)) * args.y_stride, unit)
     if (args.keep_input == 0u) return;
     const uint n_part = (args.x_stride + 15u) / 16u;
     for (uint i = t; i < args.x_stride; i += gl_WorkGroupSize.x) kept_x[from + i] = x[from + i];

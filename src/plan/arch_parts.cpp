@@ -204,8 +204,8 @@ void mtp_entry(const LayerBuilder& layer) {
     const SlotId embd = layer.header.embd;
     layer.push(OpKind::embed, e).w[0] = b.has(own) ? b.weight(own, {b.n_vocab(), d}) : embd;
     layer.push(OpKind::hidden, h);
-    layer.norm(c, e, layer.vector("nextn.enorm.weight", d));
     layer.norm(c, h, layer.vector("nextn.hnorm.weight", d), d);
+    layer.norm(c, e, layer.vector("nextn.enorm.weight", d));
     layer.matmul(layer.x, c, layer.weight("nextn.eh_proj.weight", {d, 2 * uint64_t{d}}));
 }
 

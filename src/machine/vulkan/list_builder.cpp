@@ -119,15 +119,22 @@ void ListBuilder::run(const Node& d, const Pass& pass, uint32_t stage_tiles, boo
 
 void ListBuilder::given(const Node& d, const Pass& pass) {
     args::RowsArgs a{};
-    a.width = width(d.y);
+    a.width = plan_.d_model;
+    a.y_offset = d.op->out_offset;
+    a.eps = d.eps;
     const SlotId kept = pass.hidden_slot != kNoSlot ? pass.hidden_slot : plan_.trunk.hidden;
     a.x_stride = stride(kept);
     a.y_stride = stride(d.y);
     uses({{id(kStep), pass.from_guesses ? id(kGuessHidden) : kept, id(kPendingHidden)}, {d.y}});
-    dispatch(key_of("copy_rows", kRowGroup),
-             {buffers_.step, pass.from_guesses ? buffers_.guess_hidden : buffers_.row[kept], buffers_.given,
-              buffers_.row[d.y], buffers_.pending_hidden},
-             a, {pass.n_row, ceil_div(a.width, kRowGroup)}, "rows");
+    const Region& from = pass.from_guesses ? buffers_.guess_hidden : buffers_.row[kept];
+    const Region& to = buffers_.row[d.y];
+    if (d.norm == kNoSlot)
+        return dispatch(key_of("copy_rows", kRowGroup),
+                        {buffers_.step, from, buffers_.given, to, buffers_.pending_hidden}, a,
+                        {pass.n_row, ceil_div(a.width, kRowGroup)}, "rows");
+    dispatch(key_of("rms_hidden", kRowGroup),
+             {buffers_.step, from, buffers_.given, to, buffers_.pending_hidden, vector(d.norm)}, a, {pass.n_row},
+             "norm");
 }
 
 }  // namespace vk

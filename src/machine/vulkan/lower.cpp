@@ -157,6 +157,14 @@ struct Lowering {
         return !kept;  // read_row() reads kept rows, so the norm is computed as well
     }
 
+    /// True if only the norm after operation i reads what that leaves.
+    bool is_normed(size_t i) const {
+        size_t last = 0;
+        return i + 1 < n && ops[i + 1].kind == OpKind::rms_norm && ops[i + 1].in[0] == ops[i].out &&
+               plan.slot(ops[i + 1].out).role != SlotRole::kept &&
+               readers(ops, i + 1, n, ops[i].out, &last, [](const Op&) { return false; });
+    }
+
     /// Applies the norm that was fused into d.x, if any, to the input of d.
     void fed(Node& d) const {
         if (fused_from[d.x] == kNoSlot) return;
@@ -208,6 +216,14 @@ Status Lowering::run() {
             case OpKind::hidden:
                 d.kind = Node::Kind::given;
                 d.x = kNoSlot;
+                if (is_normed(i)) {
+                    const Op& norm = ops[++i];
+                    d.op = &norm;
+                    d.y = norm.out;
+                    d.norm = norm.w[0];
+                    d.eps = norm.eps;
+                    fused_from[d.y] = kNoSlot;
+                }
                 nodes.push_back(d);
                 break;
             case OpKind::rms_norm:

@@ -25,7 +25,7 @@ std::vector<Pair> find_pairs(const Plan& plan);
 struct Node {
     enum class Kind : uint8_t {
         embed,    ///< y = rows of the embedding table, and their sums of squares
-        given,    ///< y = the hidden rows that the step brings
+        given,    ///< y = the hidden rows that the step brings, with an optional norm
         norm,     ///< y[offset..] = rms(x) * w
         product,  ///< y = x w', with an optional norm of x and an epilogue
         swiglu,   ///< y = silu(x) * x2, not fused
@@ -41,7 +41,7 @@ struct Node {
     const Op* write = nullptr;  ///< attend: the kv_write fused into it
     SlotId x = kNoSlot, x2 = kNoSlot, y = kNoSlot;
     SlotId weight = kNoSlot;  ///< product: the matrix; for a pair, the gate
-    SlotId norm = kNoSlot;    ///< product, experts: weight of the norm applied to x; or kNoSlot
+    SlotId norm = kNoSlot;    ///< weight of the norm, or of the one applied to x; or kNoSlot
     float eps = 0;
     Epilogue epilogue = Epilogue::store;
     bool onto_self = false;  ///< add: y += x w'; false: y = 0 + x w', an add only for its sums of squares

@@ -158,16 +158,16 @@ constexpr SpecId kXRows{0x1a01};
 constexpr SpecId kNorm{0x1a02};
 }  // namespace moe_router
 namespace sample_draw {
-constexpr SpecId kFrom{0x1f01};
+constexpr SpecId kFrom{0x2001};
 }  // namespace sample_draw
 namespace sample_gather {
-constexpr SpecId kFrom{0x2101};
+constexpr SpecId kFrom{0x2201};
 }  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2701};
-constexpr SpecId kNRow{0x2701};
-constexpr SpecId kUnitN{0x2702};
-constexpr SpecId kUnitK{0x2703};
+constexpr SpecId kUnitM{0x2801};
+constexpr SpecId kNRow{0x2801};
+constexpr SpecId kUnitN{0x2802};
+constexpr SpecId kUnitK{0x2803};
 }  // namespace selftest
 }  // namespace spec
 
@@ -186,7 +186,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[96] = {
+inline constexpr ShaderContract kShaderContracts[97] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
@@ -406,75 +406,78 @@ inline constexpr ShaderContract kShaderContracts[96] = {
     {"ring_any", "",
      "step acts ring",
      28, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
+    {"rms_hidden", "",
+     "step kept given y pending w_norm",
+     29, 0x0, 6, 0x37, 0x8, 36, {0, 1, 1}, false},
     {"rms_rows", "",
-     "step x w y squares kept_x kept_squares",
-     29, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
+     "step x w_norm y squares kept_x kept_squares",
+     30, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
     {"sample_bias", "",
      "step logits ids",
-     30, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
+     31, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
     {"sample_draw", "kFrom",
      "step part hist list best",
-     31, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
+     32, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
     {"sample_final", "",
      "step part",
-     32, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
+     33, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
     {"sample_gather", "kFrom",
      "step logits part hist list best",
-     33, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
+     34, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
     {"sample_hist", "",
      "step logits part hist",
-     34, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
+     35, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
     {"sample_mask", "",
      "step logits",
-     35, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
+     36, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
     {"sample_part", "",
      "step logits part",
-     36, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
+     37, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
     {"sample_penalty", "",
      "step logits",
-     37, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+     38, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
     {"sample_share", "",
      "step logits share",
-     38, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
+     39, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     39, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     40, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     39, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     40, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     39, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     40, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     39, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     40, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     39, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     40, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     39, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     40, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     40, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
+     41, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     41, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     42, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     42, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     43, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_next", "",
      "step token share",
-     43, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     44, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_open", "",
      "step request share",
-     44, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     45, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_resample", "",
      "step given ring",
-     45, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
+     46, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     46, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     47, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
