@@ -75,6 +75,24 @@ void check(const Model& model, std::vector<uint32_t> run_aheads) {
     }
 }
 
+/// A text whose sampling changes again and again, and the rows that each change computes.
+std::vector<Token> change_sampling(Session& session, std::vector<uint64_t>* rows) {
+    session.impl()->tree->set_reply_stride(kStride);
+    const std::vector<Token> prompt = tiny_ids(300, 33);
+    sync(session, prompt, {{290, false}});
+    const auto count = [&] { return session.stats().rows_prefilled + session.stats().rows_decoded; };
+    for (size_t i = 0; i < 6; ++i) {
+        Sampling sampling;
+        sampling.temperature = i % 2 == 0 ? 0.0f : 1.5f;
+        sampling.seed = i;
+        const uint64_t before = count();
+        more(session, 1, sampling);
+        rows->push_back(count() - before);
+        more(session, 14, sampling);
+    }
+    return history(session);
+}
+
 }  // namespace test_reply_states
 
 using namespace test_reply_states;
@@ -90,5 +108,23 @@ TEST_CASE("a prompt that cuts a reply goes back to a state within it, in the dev
     if (!device) return;
     const std::vector<std::byte> bytes = tiny_model(narrow());
     check(load_model(device, bytes), {0, 2});
+}
+
+TEST_CASE("another sampling computes the rows since the last checkpoint where tokens were computed ahead") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(device, bytes);
+    std::vector<uint64_t> rows;
+    for (const Draft source : {Draft::off, Draft::mtp}) {
+        CAPTURE(static_cast<int>(source));
+        Session plain = open(model, options_of(source, 0, 0)), ahead = open(model, options_of(source, 0, 3));
+        const std::vector<Token> want = change_sampling(plain, &rows);
+        rows.clear();
+        CHECK(change_sampling(ahead, &rows) == want);
+        REQUIRE(rows.size() == 6);
+        for (const uint64_t n : rows)
+            CHECK(n <= 30 + kStride + 3);  // the first ones go back to the prompt's checkpoint
+    }
 }
 #endif

@@ -99,13 +99,21 @@ void PrefixTree::lose_rows(size_t n) {
     update_clear_end();
 }
 
-std::pair<uint32_t, size_t> PrefixTree::whole_state(size_t n) const {
-    for (RunId id = open_; options_.row_bytes == 0 && id != kNoRun; id = tree_[id].parent) {
+std::pair<uint32_t, size_t> PrefixTree::nearest_state(size_t n, bool lost) const {
+    if (lost && options_.row_bytes != 0) return {0, 0};
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent) {
         const std::vector<uint32_t>& on = tree_[id].states;
         for (size_t i = on.size(); i-- > 0;)
             if (states_[on[i]].row <= n && store_->is_whole(on[i])) return {on[i], states_[on[i]].row};
     }
     return {0, 0};
+}
+
+Result<size_t> PrefixTree::load_nearest(size_t n) {
+    recover();
+    const auto [item, row] = nearest_state(n, false);
+    if (row != 0) AUSPEX_TRY(store_->load_state(item, row));
+    return row;
 }
 
 void PrefixTree::lose_rest() {

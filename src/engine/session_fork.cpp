@@ -125,7 +125,7 @@ Status compute_session(Impl& from, Impl& to, SyncReport* report) {
     copy_kept(from, to);
     to.tree->recover();
     to.tree->lose_rest();
-    const auto [state, row] = to.tree->whole_state(n == n_given ? std::max<size_t>(n, 1) - 1 : n);
+    const auto [state, row] = to.tree->nearest_state(n == n_given ? std::max<size_t>(n, 1) - 1 : n, true);
     if (row != 0) AUSPEX_TRY(to.store->load_state(state, row));
     AUSPEX_TRY(to.trunk->compute_as(spans, n));
     to.trunk->follow();

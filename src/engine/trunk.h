@@ -140,7 +140,8 @@ class Trunk {
     Status run(const Step& step);
     size_t next_piece(size_t end) const;
     void shorten_tree(size_t n);
-    /// Computes the first n rows again, in the pieces in which they were computed.
+    /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
+    /// unless the context has lost them.
     Status recompute(size_t n);
     template <class F>
     Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
