@@ -255,6 +255,20 @@ TEST_CASE("a conversation that was pushed out is told so, whatever it has in com
     }
 }
 
+TEST_CASE("many short prompts take no more memory than a few long ones") {
+    PrefixRig rig(options(4, 64));
+    const auto max_blocks = [&](Token begin, Token end) {
+        int64_t n = 0;
+        for (Token i = begin; i < end; ++i) {
+            rig.sync({i, 1});
+            n = std::max(n, test::n_held.load());
+        }
+        return n;
+    };
+    const int64_t n = max_blocks(0, 25000);  // what is forgotten makes room before that
+    CHECK(max_blocks(25000, 60000) < n + 1000);
+}
+
 TEST_CASE("a budget below one state keeps nothing and still works") {
     PrefixOptions o = options(1);
     o.budget_bytes = kState - 1;

@@ -10,6 +10,7 @@ namespace prefix_sync_impl {
 
 constexpr size_t kMaxLeft = 256;                   // divergences remembered
 constexpr size_t kMinForgotten = size_t{1} << 20;  // tokens of runs of which nothing is kept
+constexpr size_t kMaxForgotten = size_t{1} << 14;  // such runs: each takes as much as some 64 tokens
 
 size_t common(Span<const Token> a, const Token* b, size_t n_b) {
     const size_t n = std::min(a.size(), n_b);
@@ -355,23 +356,25 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest: none where nothing
+/// Keeps runs of which nothing but the tokens is kept only up to a limit, the last used longest: none where nothing
 /// ever is, so that they take no memory.
 void PrefixTree::forget_unused() {
-    const size_t limit = can_keep() ? std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context) : 0;
+    using namespace prefix_sync_impl;
+    const size_t limit = can_keep() ? std::max(kMinForgotten, 4 * options_.n_context) : 0;
     size_t n_unused = 0;
     std::vector<std::pair<uint64_t, RunId>> unused;
-    if (tree_.n_token() <= limit) return;
+    if (tree_.n_token() <= limit && tree_.n_run() <= kMaxForgotten) return;
     for (RunId id = 1; id < tree_.size(); ++id) {
         const Run& run = tree_[id];
         if (!run.used || run.n_state != 0 || tree_.is_below(open_, id)) continue;
         n_unused += run.tokens.size();
         unused.push_back({run.last_use, id});
     }
-    if (n_unused <= limit) return;
+    size_t n_run = unused.size();
+    if (n_unused <= limit && n_run <= kMaxForgotten) return;
     std::sort(unused.begin(), unused.end());
     for (const auto& [last_use, id] : unused) {
-        if (n_unused <= limit / 2) break;
+        if (n_unused <= limit / 2 && n_run <= kMaxForgotten / 2) break;
         if (!tree_[id].used) continue;  // went with a run above it
         size_t n = 0;
         std::vector<RunId> open{id};
@@ -379,6 +382,7 @@ void PrefixTree::forget_unused() {
             const RunId at = open.back();
             open.pop_back();
             n += tree_[at].tokens.size();
+            --n_run;
             for (const Run::Child& child : tree_[at].children) open.push_back(child.run);
         }
         n_unused -= n;

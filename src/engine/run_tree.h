@@ -55,6 +55,9 @@ class RunTree {
     /// Tokens stored in closed runs.
     size_t n_token() const { return n_token_; }
 
+    /// Runs in use.
+    size_t n_run() const { return runs_.size() - free_.size(); }
+
     /// A new open run, which begins where its parent ends. first: its first token, or -1 if it is not known yet.
     RunId add(RunId parent, Token first, uint64_t now);
     /// Opens a closed run without children again, so that it grows.
