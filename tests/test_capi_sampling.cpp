@@ -2,6 +2,7 @@
 #include "capi_rig.h"
 
 #include <algorithm>
+#include <thread>
 
 using namespace capi_rig;
 
@@ -48,6 +49,47 @@ TEST_CASE("C: logits and scores are those that next() samples from, and a score 
     CHECK(auspex_session_score(s, history.data(), history.size(), nullptr, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
     auspex_session_free(s);
     auspex_session_free(other);
+}
+
+TEST_CASE("C: a cancel during the last step of a call is not lost") {
+    Rig rig;
+    auspex_session* s = rig.session();
+    const std::vector<int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6};
+    struct Other {
+        auspex_session* session;
+        uint64_t at, n_row;
+    };
+    const auto on_row = [](uint64_t row, const float*, size_t, void* user) {
+        Other& other = *static_cast<Other*>(user);
+        ++other.n_row;
+        if (row == other.at) std::thread([&] { auspex_session_cancel(other.session); }).join();
+        return int32_t{0};
+    };
+    for (const uint64_t at : {uint64_t{0}, uint64_t{7}}) {
+        Other other{s, at, 0};
+        CHECK(auspex_session_score(s, ids.data(), ids.size(), on_row, &other, rig.ok) == AUSPEX_CANCELLED);
+        CHECK(other.n_row == ids.size());  // they were computed
+        other = {s, 99, 0};
+        CHECK(auspex_session_score(s, ids.data(), ids.size(), on_row, &other, rig.ok) == AUSPEX_OK);
+    }
+    auspex_session_free(s);
+
+    // The last progress of a prefill says 1.0: then every row is computed.
+    auto options = cleared<auspex_session_options>();
+    options.n_context = 64;
+    auspex_session* inside = nullptr;
+    options.progress_user = &inside;
+    options.progress = [](const char*, float fraction, void* user) {
+        auspex_session* session = *static_cast<auspex_session**>(user);
+        if (fraction == 1.0f) auspex_session_cancel(session);
+        return int32_t{0};
+    };
+    rig.ok(auspex_session_create(rig.model, &options, &inside, rig.ok));
+    auto report = cleared<auspex_sync_report>();
+    CHECK(auspex_session_sync(inside, ids.data(), ids.size(), nullptr, 0, &report, rig.ok) == AUSPEX_CANCELLED);
+    CHECK(report.rows_computed == ids.size());
+    rig.sync(inside, ids);  // nothing is left to compute
+    auspex_session_free(inside);
 }
 
 TEST_CASE("C: logit_bias decides what is sampled, and is checked") {

@@ -255,6 +255,10 @@ bool Running::cancelled() const {
     return session_->cancelled;
 }
 
+Answer Running::done() const {
+    return cancelled() ? Answer(AUSPEX_CANCELLED, "cancelled during the last step; its rows are computed") : Answer();
+}
+
 }  // namespace capi
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -243,6 +243,8 @@ class Running {
     Running& operator=(const Running&) = delete;
     Answer answer() const;  ///< bad_argument unless it may run
     bool cancelled() const;
+    /// What a call returns that has computed everything: cancelled if that came during its last step.
+    Answer done() const;
     Session& session() const { return session_->session; }
 
   private:

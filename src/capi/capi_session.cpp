@@ -88,7 +88,7 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);
-        return Answer();
+        return running.done();
     });
 }
 
@@ -122,7 +122,7 @@ auspex_code auspex_session_logits(auspex_session* session, const float** logits,
         AUSPEX_C_TRY(running.session().logits().get(all));
         *logits = all.data();
         *n_logits = all.size();
-        return Answer();
+        return running.done();
     });
 }
 
@@ -138,7 +138,7 @@ auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, si
             stopped = on_row(row, logits.data(), logits.size(), user) != 0;
             if (stopped) running.session().cancel();
         });
-        if (!stopped) return done;
+        if (!stopped) return done.ok() ? running.done() : Answer(done);
         running.session().cancel(false);
         return Answer(AUSPEX_CANCELLED, "cancelled by on_row");
     });
