@@ -103,6 +103,17 @@ TEST_CASE("schema: numbers within bounds, digit by digit") {
     exhaustive(R"({"type": "integer", "multipleOf": 7, "minimum": 0.5})", [](int n) { return n > 0 && n % 7 == 0; });
     exhaustive(R"({"type": "integer", "multipleOf": 20, "not": {"multipleOf": 100}})",
                [](int n) { return n % 20 == 0 && n % 100 != 0; });
+    exhaustive(R"({"type": "integer", "multipleOf": 241, "minimum": 100})",
+               [](int n) { return n >= 100 && n % 241 == 0; });
+    // Large bounds and multiples need no search through all remainders.
+    check(R"({"type": "integer", "minimum": 1500000000000, "multipleOf": 1000})", {"1500000000000", "9000000001000"},
+          {"1499999999000", "1500000000001"});
+    check(R"({"type": "integer", "minimum": 100, "multipleOf": 12345})", {"12345", "123450"}, {"0", "12346"});
+    check(R"({"type": "number", "minimum": 100, "multipleOf": 123.456})", {"123.456", "12345.60"}, {"0", "123.457"});
+    check(R"({"type": "integer", "minimum": 1000000, "allOf": [{"multipleOf": 7}, {"multipleOf": 5000}]})", {"1015000"},
+          {"1005000", "1000006"});
+    check(R"({"type": "integer", "if": {"exclusiveMinimum": -985e6}, "then": false, "else": {"multipleOf": 100}})",
+          {"-985000000", "-985000100"}, {"-985000001", "-984999900"});
     exhaustive(R"({"type": "integer", "minimum": 1e2, "maximum": 1.5e2})", [](int n) { return n >= 100 && n <= 150; });
     exhaustive(R"({"type": "number", "minimum": 0, "exclusiveMinimum": 3})", [](int n) { return n > 3; });
     // Hundredths between bounds with fractions.

@@ -150,6 +150,7 @@ ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
     n.a = modulus;
     n.b = remainder;
     n.nullable = remainder == 0;
+    has_multiples_ = true;
     return intern(n);
 }
 
@@ -510,7 +511,13 @@ bool ExprPool::search(ExprId e) {
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
+    const auto matches_something = [&](size_t at) {
+        for (; at > 0; at = from[at]) live_[queue[at]] = 1;
+        live_[e] = 1;
+        return true;
+    };
     for (size_t at = 0; at < queue.size(); ++at) {
+        if (has_room_for_digits(queue[at])) return matches_something(at);
         // The class that led on the last time is tried first: mostly it leads on again.
         for (unsigned i = 0; i < classes_.n; ++i) {
             const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
@@ -519,10 +526,7 @@ bool ExprPool::search(ExprId e) {
             if (nodes_[d].nullable || live_[d] == 1) {
                 live_[d] = 1;
                 hint_ = c;
-                for (size_t k = at;; k = from[k]) {
-                    live_[queue[k]] = 1;
-                    if (k == 0) return true;
-                }
+                return matches_something(at);
             }
             if (!queued.emplace(d, true).second) continue;
             queue.push_back(d);

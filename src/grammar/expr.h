@@ -181,6 +181,9 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
+    /// Digits alone lead to a text of the expression: there is room for as many as its multiples need.
+    bool has_room_for_digits(ExprId e) const;
+    bool takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const;
     /// The first element of a sequence, how many times it comes, and what follows.
     struct Times {
         ExprId element = kEmptyText, rest = kEmptyText;
@@ -211,7 +214,7 @@ class ExprPool {
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
-    bool gave_up_ = false;
+    bool gave_up_ = false, has_multiples_ = false;
     size_t search_budget_ = 0;
     size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;

@@ -1,10 +1,12 @@
 // grammar/expr: counted repetitions.
 //
 // Owns    what keeps the derivatives of counts within counts small: nested counts that are one count, and the parts of
-//         a choice that another part covers.
+//         a choice that another part covers; and what a count of digits says about multiples.
 // Thread  as grammar/expr.h.
 // Tests   tests/test_grammar.cpp
 #include "expr.h"
+
+#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -13,6 +15,14 @@ namespace expr_impl {
 
 constexpr unsigned kShapeElements = 64;  // of a sequence that are compared with another's
 constexpr size_t kCompared = 16;         // parts that a part of a choice is compared with
+constexpr uint32_t kMaxRoom = 40;        // digits that may follow, of those that are asked for
+constexpr uint32_t kMaxRoomSteps = 200;  // expressions that are looked into for one number of digits
+
+uint64_t power10(uint32_t n) {
+    uint64_t p = 1;
+    for (; n > 0 && p <= UINT64_MAX / 10; --n) p *= 10;
+    return p;
+}
 
 }  // namespace expr_impl
 
@@ -120,6 +130,52 @@ void ExprPool::drop_covered(std::vector<ExprId>& parts) const {
     std::sort(dropped.begin(), dropped.end());
     const auto is_dropped = [&](ExprId p) { return std::binary_search(dropped.begin(), dropped.end(), p); };
     parts.erase(std::remove_if(parts.begin(), parts.end(), is_dropped), parts.end());
+}
+
+/// Whether every text of n digits matches, multiples aside. Those must be of numbers without a common divisor, and few
+/// enough for n digits to reach each remainder: then some text matches them all. `modulus` is their product.
+bool ExprPool::takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const {
+    const ExprNode& node = nodes_[e];
+    if (n_left == 0) return false;
+    --n_left;
+    switch (node.kind) {
+        case ExprKind::repeat: {
+            const ExprNode& one = nodes_[node.a];
+            if (n < node.lo || n > node.hi || one.kind != ExprKind::bytes) return false;
+            for (unsigned b = '0'; b <= '9'; ++b)
+                if (!sets_[one.a].has(b)) return false;
+            return true;
+        }
+        case ExprKind::multiple:
+            if (std::gcd(modulus, uint64_t{node.a}) != 1 || modulus > expr_impl::power10(n) / node.a) return false;
+            modulus *= node.a;
+            return true;
+        case ExprKind::concat: return nodes_[node.b].nullable && takes_digits(node.a, n, modulus, n_left);
+        case ExprKind::choice:
+            for (const ExprId p : parts(e)) {
+                uint64_t with = modulus;
+                if (!takes_digits(p, n, with, n_left)) continue;
+                modulus = with;
+                return true;
+            }
+            return false;
+        case ExprKind::both:
+            for (const ExprId p : parts(e))
+                if (!takes_digits(p, n, modulus, n_left)) return false;
+            return true;
+        default: return false;
+    }
+}
+
+bool ExprPool::has_room_for_digits(ExprId e) const {
+    if (!has_multiples_ || nodes_[e].kind != ExprKind::both) return false;
+    for (uint32_t n = 1; n <= expr_impl::kMaxRoom; ++n) {
+        uint64_t modulus = 1;
+        uint32_t n_left = expr_impl::kMaxRoomSteps;
+        if (takes_digits(e, n, modulus, n_left)) return true;
+        if (n_left == 0) return false;
+    }
+    return false;
 }
 
 /// d, then rest, as parts of a choice. Parts with counts are kept flat: a choice can compare them.
