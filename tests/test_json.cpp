@@ -124,3 +124,18 @@ TEST_CASE("members are found by name, and only in objects") {
     CHECK(v.find("b") == nullptr);
     CHECK(v.find("a")->find("b")->find("c") == nullptr);
 }
+
+TEST_CASE("JSON: a value that is no array and no object has no room for members") {
+    CHECK(sizeof(Json) <= sizeof(std::string) + 2 * sizeof(void*));
+    Json value;
+    REQUIRE(Json::parse(R"({"a": [1, {"b": []}], "c": {}})").get(value).ok());
+    Json copy = value, other = copy.items()[0];
+    copy = other;
+    value = Json(copy.items()[1]);
+    CHECK(value.dump() == R"({"b": []})");
+    CHECK(copy.dump() == R"([1, {"b": []}])");
+    copy = copy.items()[0];  // a part of itself
+    CHECK(copy.dump() == "1");
+    CHECK(copy.items().empty());
+    CHECK(copy.find("b") == nullptr);
+}

@@ -238,9 +238,11 @@ class JsonReader {
         ++at_;
         space();
         if (take(']')) return true;
+        out.inner_ = std::make_unique<Json::Inner>();
+        std::vector<Json>& items = out.inner_->items;
         for (;;) {
-            out.items_.emplace_back();
-            if (!value(out.items_.back(), depth + 1)) return false;
+            items.emplace_back();
+            if (!value(items.back(), depth + 1)) return false;
             space();
             if (take(']')) return true;
             if (!take(',')) return expected("',' or ']'");
@@ -258,6 +260,9 @@ class JsonReader {
         ++at_;
         space();
         if (take('}')) return true;
+        out.inner_ = std::make_unique<Json::Inner>();
+        std::vector<Json>& items = out.inner_->items;
+        std::vector<std::string>& keys = out.inner_->keys;
         for (;;) {
             space();
             if (!have('"')) return expected("a key in quotes");
@@ -265,23 +270,23 @@ class JsonReader {
             if (!string(key)) return false;
             space();
             if (!take(':')) return expected("':'");
-            size_t place = out.keys_.size();
-            if (out.keys_.size() < 16) {
-                n_compare_ += out.keys_.size();
-                for (size_t i = 0; i < out.keys_.size(); ++i)
-                    if (out.keys_[i] == key) place = i;
+            size_t place = keys.size();
+            if (keys.size() < 16) {
+                n_compare_ += keys.size();
+                for (size_t i = 0; i < keys.size(); ++i)
+                    if (keys[i] == key) place = i;
             } else {
                 if (seen.empty())
-                    for (size_t i = 0; i < out.keys_.size(); ++i) seen.emplace(out.keys_[i], i);
+                    for (size_t i = 0; i < keys.size(); ++i) seen.emplace(keys[i], i);
                 place = seen.emplace(key, place).first->second;
             }
-            if (place == out.keys_.size()) {
-                out.keys_.push_back(std::move(key));
-                out.items_.emplace_back();
+            if (place == keys.size()) {
+                keys.push_back(std::move(key));
+                items.emplace_back();
             } else {
-                out.items_[place] = Json();
+                items[place] = Json();
             }
-            if (!value(out.items_[place], depth + 1)) return false;
+            if (!value(items[place], depth + 1)) return false;
             space();
             if (take('}')) return true;
             if (!take(',')) return expected("',' or '}'");
@@ -294,6 +299,21 @@ class JsonReader {
     uint64_t n_compare_ = 0;
     Status status_;
 };
+
+Json::Json(const Json& other)
+    : kind_(other.kind_),
+      boolean_(other.boolean_),
+      text_(other.text_),
+      inner_(other.inner_ ? std::make_unique<Inner>(*other.inner_) : nullptr) {}
+
+Json& Json::operator=(const Json& other) { return *this = Json(other); }
+
+const Json::Inner& Json::inner() const {
+    static const Inner empty;
+    return inner_ ? *inner_ : empty;
+}
+const std::vector<Json>& Json::items() const { return inner().items; }
+const std::vector<std::string>& Json::keys() const { return inner().keys; }
 
 Result<Json> Json::parse(std::string_view text, const Limits& limits, uint64_t* n_compare) {
     Json value;
@@ -324,8 +344,9 @@ const char* Json::kind_name() const {
 }
 
 const Json* Json::find(std::string_view key) const {
-    for (size_t i = 0; i < keys_.size(); ++i)
-        if (keys_[i] == key) return &items_[i];
+    if (!inner_) return nullptr;
+    for (size_t i = 0; i < inner_->keys.size(); ++i)
+        if (inner_->keys[i] == key) return &inner_->items[i];
     return nullptr;
 }
 
@@ -338,15 +359,16 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
         case Kind::array:
         case Kind::object: break;
     }
+    const Inner& in = inner();
     const bool object = kind_ == Kind::object;
     out += object ? '{' : '[';
-    for (size_t i = 0; i < items_.size(); ++i) {
+    for (size_t i = 0; i < in.items.size(); ++i) {
         if (i > 0) out += ", ";
         if (object) {
-            out += json_quoted(keys_[i]);
+            out += json_quoted(in.keys[i]);
             out += ": ";
         }
-        items_[i].dump_to(out, numbers);
+        in.items[i].dump_to(out, numbers);
     }
     out += object ? '}' : ']';
 }

@@ -17,8 +17,15 @@ class Json {
     struct Limits {
         size_t max_bytes = size_t{64} << 20;
         size_t max_depth = 100;
-        size_t max_values = 1000000;  ///< a value takes about a hundred bytes
+        size_t max_values = 1000000;  ///< one takes about 50 bytes, in small objects 110
     };
+
+    Json() noexcept = default;
+    Json(const Json& other);
+    Json(Json&& other) noexcept = default;
+    Json& operator=(const Json& other);
+    Json& operator=(Json&& other) noexcept = default;
+    ~Json() = default;
 
     /// Reads one JSON text (RFC 8259). Repeated keys: the last value wins, at the place of the first.
     /// A lone surrogate escape becomes U+FFFD.
@@ -36,8 +43,8 @@ class Json {
     /// The characters of a string, or the digits of a number exactly as they were written.
     const std::string& text() const { return text_; }
     /// Elements of an array, or values of an object (keys()[i] names items()[i]).
-    const std::vector<Json>& items() const { return items_; }
-    const std::vector<std::string>& keys() const { return keys_; }
+    const std::vector<Json>& items() const;
+    const std::vector<std::string>& keys() const;
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
 
@@ -51,12 +58,17 @@ class Json {
 
   private:
     friend class JsonReader;
+    struct Inner;
+    const Inner& inner() const;
     void dump_to(std::string& out, Numbers numbers) const;
     Kind kind_ = Kind::null;
     bool boolean_ = false;
     std::string text_;
-    std::vector<Json> items_;
-    std::vector<std::string> keys_;
+    std::unique_ptr<Inner> inner_;  ///< of arrays and objects that are not empty: most values are neither
+};
+struct Json::Inner {
+    std::vector<Json> items;
+    std::vector<std::string> keys;
 };
 
 /// Whether a JSON string writes the character with a backslash, and how.
