@@ -114,6 +114,10 @@ TEST_CASE("schema: numbers within bounds, digit by digit") {
           {"1005000", "1000006"});
     check(R"({"type": "integer", "if": {"exclusiveMinimum": -985e6}, "then": false, "else": {"multipleOf": 100}})",
           {"-985000000", "-985000100"}, {"-985000001", "-984999900"});
+    // An alternative for which the search for what may follow is given up does not refuse another one's texts.
+    check(R"({"type": "integer", "oneOf": [{"exclusiveMaximum": 7e8, "multipleOf": 0.25, "exclusiveMinimum": 0.071},
+        {"exclusiveMaximum": -18044958958838103, "maximum": 654766}]})",
+          {"-18044958958838104", "8"}, {"-18044958958838103", "0"});
     exhaustive(R"({"type": "integer", "minimum": 1e2, "maximum": 1.5e2})", [](int n) { return n >= 100 && n <= 150; });
     exhaustive(R"({"type": "number", "minimum": 0, "exclusiveMinimum": 3})", [](int n) { return n > 3; });
     // Hundredths between bounds with fractions.

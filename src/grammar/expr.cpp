@@ -402,6 +402,7 @@ ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
     if (d != kNoMatch && nodes_[d].logic) {
         search_budget_ = expr_impl::kStepBudget;
+        is_running_ = true;
         if (!live(d)) d = kNoMatch;
     }
     steps_.set(e, byte_class, d);
@@ -493,7 +494,13 @@ bool ExprPool::live(ExprId e) {
     bool result = false;
     const ExprNode n = nodes_[e];
     if (n.kind == ExprKind::choice) {
-        for (uint32_t i = 0; i < n.b && !result; ++i) result = live(lists_[n.a + i]);
+        // While a text is written, an alternative that cannot be decided leaves the others their share of the steps.
+        for (uint32_t i = 0; i < n.b && !result; ++i) {
+            const size_t kept = is_running_ ? search_budget_ - search_budget_ / (n.b - i) : 0;
+            search_budget_ -= kept;
+            result = live(lists_[n.a + i]);
+            search_budget_ += kept;
+        }
     } else if (n.kind == ExprKind::repeat) {
         result = n.lo == 0 || live(n.a);
     } else {

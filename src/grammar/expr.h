@@ -215,6 +215,7 @@ class ExprPool {
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
     bool gave_up_ = false, has_multiples_ = false;
+    bool is_running_ = false;  ///< derive() was called: a text is matched
     size_t search_budget_ = 0;
     size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;
