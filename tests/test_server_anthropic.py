@@ -119,6 +119,16 @@ class Messages(BaseServer):
         self.assertGreater(second["usage"]["cache_read_input_tokens"], 150)
         self.assertLess(second["usage"]["input_tokens"], 150)
 
+    def test_all_thinking_of_a_message_is_kept(self):
+        def rows(*blocks):
+            body = ask("two calls", tools=TOOLS)
+            body["messages"] += [{"role": "assistant", "content": [
+                *({"type": "thinking", "thinking": b, "signature": ""} for b in blocks),
+                {"type": "tool_use", "id": "toolu_1", "name": "shell", "input": {"command": "ls"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "a"}]}]
+            return self.ok(self.server.post(MESSAGES + "/count_tokens", body))["input_tokens"]
+        self.assertEqual(rows("first " * 50, "second " * 50), rows("first " * 50 + "\n\n" + "second " * 50))
+
     def test_the_billing_header_does_not_change_the_prompt(self):
         usages = []
         for i in range(2):

@@ -115,6 +115,22 @@ class Information(BaseServer):
             self.assertNotIn("x", answer.headers)
         self.assertEqual(self.server.get("/" + "a" * 5000).status, 414)
 
+    def test_a_target_may_name_the_host(self):
+        def status(method, target, host="localhost", body=b""):
+            head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+            return int(self.server.raw(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body).split()[1])
+        port = self.server.port
+        self.assertEqual(status("GET", f"http://127.0.0.1:{port}/v1/models"), 200)
+        self.assertEqual(status("GET", f"HTTP://LocalHost:{port}/health?x=http://a/b"), 200)
+        self.assertEqual(status("GET", "http://localhost?x=1"), 200)
+        self.assertEqual(status("POST", "http://[::1]/tokenize", body=b'{"content": "a"}'), 200)
+        self.assertEqual(status("GET", "http://localhost/no/such"), 404)
+        # The host of the target counts, not that of the header.
+        self.assertEqual(status("GET", "http://localhost/health", host="evil.example"), 200)
+        self.assertEqual(status("GET", "http://evil.example/health"), 403)
+        for target in ("http:///health", "http://local%68ost/health", "ftp://localhost/health"):
+            self.assertEqual(status("GET", target), 404, target)
+
     def test_several_requests_on_one_connection(self):
         with socket.create_connection(("127.0.0.1", self.server.port)) as s:
             for _ in range(3):
@@ -177,12 +193,14 @@ class Access(unittest.TestCase):
             self.assertEqual(server.stop()[0], 0)
 
     def test_origins_and_hosts(self):
-        server = Server("--ctx", 256, "--cors-origin", "https://good.example")
+        server = Server("--ctx", 256, "--cors-origin", "HTTPS://Good.example:443", "--cors-origin",
+                        "http://good.example:8080")
         try:
             for origin, allowed in (("http://localhost:3000", True), ("http://LOCALHOST", True),
                                     ("https://127.0.0.1", True), ("null", False),
                                     ("http://[::1]:8", True), ("vscode-webview://abc", True),
                                     ("https://good.example", True), ("https://evil.example", False),
+                                    ("http://good.example:8080", True), ("http://good.example", False),
                                     ("http://localhost.evil.example", False), ("http://localhost@evil.example", False),
                                     ("https://good.example.evil", False), ("evil", False)):
                 for method, path in (("OPTIONS", CHAT), ("GET", "/health")):
@@ -213,6 +231,7 @@ class Access(unittest.TestCase):
                                (["--cors-origin", "example.org"], "--cors-origin example.org: expected a scheme"),
                                (["--cors-origin", "https://example.org/"], "without a path"),
                                (["--cors-origin", "https://*.example.org"], "expected a scheme"),
+                               (["--cors-origin", "https://m\u00fcnchen.example"], "xn--"),
                                (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
@@ -224,6 +243,15 @@ class Access(unittest.TestCase):
             r = subprocess.run([SERVER, *free, "--device", "cpu", *options], capture_output=True, timeout=60)
             self.assertNotEqual(r.returncode, 0, options)
             self.assertIn(words, r.stderr.decode(), options)
+
+    def test_a_bad_key_is_named_by_its_line(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as f:
+            f.write("good\r\n\nwith space\n")
+            f.flush()
+            r = subprocess.run([SERVER, "--port", "0", "--device", "cpu", "--api-key-file", f.name],
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
+        self.assertIn(f"--api-key-file {f.name}, line 3: expected letters", r.stderr)
 
     def test_a_file_that_cannot_be_served_is_refused_before_the_url(self):
         for model, words in (("/no/such.gguf", "/no/such.gguf"), (os.path.join(REPO, "README.md"), "expected 'GGUF'")):
@@ -264,7 +292,7 @@ class Access(unittest.TestCase):
         finally:
             code, log = server.stop()
         self.assertEqual(code, 0)
-        self.assertIn("note: POST /slots/7\\nauspex: note: forged\\u001b[2J 404\n", log)
+        self.assertIn("note: POST /slots/7\\x0aauspex: note: forged\\x1b[2J 404\n", log)
 
     def test_port_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

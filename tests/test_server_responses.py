@@ -119,6 +119,15 @@ class Responses(BaseServer):
         self.assertEqual(counts[0], counts[1])
         self.assertGreater(counts[0], counts[2])
 
+    def test_all_reasoning_of_a_turn_is_kept(self):
+        def rows(*texts):
+            items = [{"role": "user", "content": "two calls"},
+                     *({"type": "reasoning", "summary": [], "encrypted_content": t} for t in texts),
+                     {"type": "function_call", "name": "exec", "arguments": "{}", "call_id": "c"},
+                     {"type": "function_call_output", "call_id": "c", "output": "output one"}]
+            return self.ok(self.server.post(RESPONSES + "/input_tokens", {"input": items}))["input_tokens"]
+        self.assertEqual(rows("first " * 50, "second " * 50), rows("first " * 50 + "\n\n" + "second " * 50))
+
     def test_a_refusal_that_comes_back_is_text(self):
         refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
         body = {"messages": [{"role": "user", "content": "x"}, refusal, {"role": "user", "content": "y"}]}

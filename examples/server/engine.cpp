@@ -47,8 +47,12 @@ Status Engine::prepare(const auspex::ModelInfo& model) {
 
 Status Engine::load() {
     Status s = cli::load(options_.place, &on_);
-    if (s.ok()) s = create_session();
-    if (s.text.compare(0, 16, "checkpoint_bytes") == 0) s.text = "--cache " + options_.cache + ": " + s.text;
+    if (!s.ok()) return s;
+    s = create_session();
+    if (s.code != Code::bad_argument || options_.cache.empty()) return s;
+    auspex::SessionOptions o = session_options_;
+    o.checkpoint_bytes = auspex::kDefaultCheckpoints;
+    if (auspex::Session::plan(on_.model, o).ok()) s.text = "--cache " + options_.cache + ": " + s.text;  // it alone
     return s;
 }
 

@@ -180,12 +180,24 @@ struct HttpServer::Impl final : httplib::Server {
         c.write(answer.data(), answer.size());
     }
 
+    /// "http://host:port/path" is the path of that host, whatever the header Host says (RFC 9112, 3.2.2).
+    static void take_absolute(const std::string& target, HttpRequest* to) {
+        const std::string scheme = lower(target.substr(0, target.find("://") + 1));
+        if (scheme != "http:" && scheme != "https:") return;
+        const size_t host = scheme.size() + 2, end = std::min(target.find_first_of("/?", host), target.size());
+        if (end == host || to->path.compare(0, end, target, 0, end) != 0) return;  // escapes in a host: there is none
+        to->headers["host"] = target.substr(host, end - host);
+        to->path.erase(0, end);
+        if (to->path.empty()) to->path = "/";
+    }
+
     static HttpRequest head(const httplib::Request& from) {
         HttpRequest to;
         to.method = from.method;
         to.path = from.path;
         for (const auto& h : from.headers) to.headers.emplace(lower(h.first), h.second);
         for (const auto& p : from.params) to.query.emplace(p.first, p.second);
+        take_absolute(from.target, &to);
         to.connected = [c = t_connection] { return !c->gone(); };
         return to;
     }

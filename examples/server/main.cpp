@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <thread>
@@ -30,29 +31,36 @@ struct ServeOptions {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1" || host == "::1"; }
 
+/// from: the option, or a place in the file that it names.
+Status check_key(const std::string& key, const std::string& from) {
+    const bool valid =
+        !key.empty() && std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~' && c != '%'; });
+    if (valid) return {};
+    return Status(cli::Code::bad_argument, from + ": expected letters, digits and signs but %, found " +
+                                               (key.empty() ? "nothing" : "another character"));
+}
+
 Status read_keys(ServeOptions* o) {
+    for (const std::string& key : o->access.keys)
+        if (const Status s = check_key(key, "--api-key"); !s.ok()) return s;
     if (!o->key_file.empty()) {
         std::string text;
-        const Status s = cli::read_document(o->key_file).get(text);
-        if (!s.ok()) return s;
+        Status s = cli::read_document(o->key_file).get(text);
         const size_t n_before = o->access.keys.size();
-        for (size_t at = 0; at < text.size();) {
+        for (size_t at = 0, n_line = 1; at < text.size() && s.ok(); ++n_line) {
             const size_t end = std::min(text.find('\n', at), text.size());
             std::string line = text.substr(at, end - at);
             if (!line.empty() && line.back() == '\r') line.pop_back();
-            if (!line.empty()) o->access.keys.push_back(line);
+            if (!line.empty()) {
+                s = check_key(line, "--api-key-file " + o->key_file + ", line " + std::to_string(n_line));
+                o->access.keys.push_back(line);
+            }
             at = end + 1;
         }
+        if (!s.ok()) return s;
         if (o->access.keys.size() == n_before)
             return Status(cli::Code::bad_argument,
                           "--api-key-file " + o->key_file + ": the file holds no key, expected one in a line");
-    }
-    for (const std::string& key : o->access.keys) {
-        for (const char c : key)
-            if (c <= ' ' || c > '~' || c == '%')
-                return Status(cli::Code::bad_argument,
-                              "--api-key: expected letters, digits and signs but %, found "
-                              "another character");
     }
     if (o->access.is_loopback || !o->access.keys.empty()) return {};
     return Status(cli::Code::bad_argument, "--host " + o->http.host +
@@ -60,16 +68,28 @@ Status read_keys(ServeOptions* o) {
                                                "--api-key or --api-key-file too");
 }
 
-/// Names a --cors-origin that no page can have. Browsers send scheme, host and port, and no path; or "null".
-Status check_origins(const std::vector<std::string>& origins) {
-    for (const std::string& o : origins) {
+/// Brings each --cors-origin into the form that browsers send: scheme, host and port in lower case, without a port that
+/// the scheme implies and without a path; or "null". Names one that no page can have.
+Status read_origins(std::vector<std::string>* origins) {
+    for (std::string& o : *origins) {
         const size_t host = o.find("://");
+        const bool is_ascii = std::all_of(o.begin(), o.end(), [](char c) { return c > ' ' && c <= '~'; });
+        if (!is_ascii)
+            return Status(cli::Code::bad_argument, "--cors-origin " + o +
+                                                       ": expected letters, digits and signs without accents; browsers "
+                                                       "send other names in the form xn--...");
         const bool is_origin = host != std::string::npos && host > 0 && host + 3 < o.size() &&
-                               o.find_first_of("/?#* ", host + 3) == std::string::npos;
+                               o.find_first_of("/?#*@", host + 3) == std::string::npos;
         if (o != "*" && o != "null" && !is_origin)
             return Status(cli::Code::bad_argument, "--cors-origin " + o +
                                                        ": expected a scheme, a host and maybe a port, as in "
                                                        "https://example.org, without a path; or * for all");
+        o = server::lower(o);
+        for (const auto& [scheme, port] : {std::pair("http://", ":80"), std::pair("https://", ":443")}) {
+            const size_t n = std::strlen(port);
+            const bool implied = o.rfind(scheme, 0) == 0 && o.size() > n && o.compare(o.size() - n, n, port) == 0;
+            if (implied) o.resize(o.size() - n);
+        }
     }
     return {};
 }
@@ -108,7 +128,7 @@ Status check(ServeOptions* o) {
     if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
         s = Status(cli::Code::not_found,
                    "--slot-save-path " + o->sessions + ": there is no such folder; create it first");
-    if (s.ok()) s = check_origins(o->access.origins);
+    if (s.ok()) s = read_origins(&o->access.origins);
     return s.ok() ? read_keys(o) : s;
 }
 

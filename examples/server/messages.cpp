@@ -211,8 +211,9 @@ class MessagesReader {
             fields.text("tool_use_id", &id);
             to->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
         } else if (type == "thinking") {
+            if (!message->contains("reasoning_content")) (*message)["reasoning_content"] = "";
             fields.text("thinking", &value);
-            (*message)["reasoning_content"] = value;
+            append(&(*message)["reasoning_content"].get_ref<std::string&>(), value);
         } else if (type == "tool_use") {
             const Json* input = fields.object("input");
             std::string name;

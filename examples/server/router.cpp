@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "page.h"
+#include "printable.h"
 
 namespace server {
 
@@ -188,10 +189,8 @@ HttpAnswer Router::handle(const HttpRequest& r) {
     std::string allowed;
     const Route* route = find_route(r, &allowed);
     HttpAnswer a = route->endpoint(service_, r);
-    if (service_.log_requests) {  // a path may contain any byte; each request is one line
-        const std::string path = dump(r.path);
-        cli::note(r.method + " " + path.substr(1, path.size() - 2) + " " + std::to_string(a.status));
-    }
+    if (service_.log_requests)  // a path may contain any byte; each request is one line
+        cli::note(r.method + " " + cli::printable(r.path) + " " + std::to_string(a.status));
     return with_cors(r, std::move(a));
 }
 
