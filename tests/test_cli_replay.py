@@ -170,6 +170,7 @@ class ReplayRefuses(BaseReplay):
                 self.refused_file(self.jsonl(good, bad), "line 2", *words)
 
     def test_options_that_do_not_exist(self):
+        self.refused(["--requests is 0, expected 1 .."], "--replay", "agent", "--dry", "--requests", "0")
         self.refused(["--geometry '5b'", "0.8b, 4b, 9b, 27b or 35b-a3b"], "--replay", "agent", "--dry", "--geometry",
                      "5b")
         self.refused(["--policy 'lru'", "none, stride or default"], "--replay", "agent", "--dry", "--policy", "lru")

@@ -146,7 +146,7 @@ Status check(BenchOptions& o) {
     if (s.ok()) s = within("--steps", o.steps, 1, 10000);
     if (s.ok()) s = within("--append", o.append, 1, kMany);
     if (s.ok()) s = within("--title", o.title, 0, kMany);
-    if (s.ok()) s = within("--requests", o.requests, 0, kMany);
+    if (s.ok() && o.requests) s = within("--requests", *o.requests, 1, kMany);
     if (o.measure_all) o.prefill_list = "128,512", o.depth_list = "0,512", o.row_list = "1,2,3,4,5,6,7,8";
     if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany, 1).get(o.prefill);
     if (s.ok()) s = read_list(o.depth_list, "depths", kMany).get(o.depths);

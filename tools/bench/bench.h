@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "examples/cli/common.h"
 #include "examples/cli/constraint.h"
@@ -34,7 +35,8 @@ struct BenchOptions {
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
     int64_t branches = 1, replay_context = 0;  ///< replay_context 0: what the longest request needs
-    int64_t prefix = 30000, steps = 20, append = 870, title = 800, requests = 0;
+    int64_t prefix = 30000, steps = 20, append = 870, title = 800;
+    std::optional<int64_t> requests;  ///< all if not given
     bool dry = false, json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };
 

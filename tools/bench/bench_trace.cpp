@@ -141,8 +141,8 @@ Status load_trace(const BenchOptions& o, RequestTrace* trace) {
     } else {
         s = read_trace(o.replay, static_cast<TraceOrder>(order)).get(*trace);
     }
-    if (s.ok() && o.requests != 0 && static_cast<size_t>(o.requests) < trace->requests.size())
-        trace->requests.resize(static_cast<size_t>(o.requests));
+    if (s.ok() && o.requests && static_cast<size_t>(*o.requests) < trace->requests.size())
+        trace->requests.resize(static_cast<size_t>(*o.requests));
     return s;
 }
 
