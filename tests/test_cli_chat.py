@@ -9,6 +9,8 @@ import unittest
 
 from test_cli import BINARY, QWEN36, BaseCli, auspex, with_template
 
+DOUBLE = "Write a Python function that returns the double of a number.\n"
+SQUARE = "Write a Python function that returns the square of a number.\n"
 TOOL = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather", "parameters": {
         "type": "object", "properties": {"city": {"enum": ["Paris", "London", "Rome", "Oslo", "Bern", "Cairo"]}},
@@ -53,6 +55,15 @@ class Turns(BaseCli):
         counts = [int(n) for n in re.findall(r"^(\d+) of 4096 tokens", said, re.MULTILINE)]
         self.assertGreater(counts[0], 4)
         self.assertEqual(counts[1:], [0, 0])
+
+    def test_stats_count_the_conversation_as_it_is(self):
+        said = DOUBLE + "/stats\n" + SQUARE + "/stats\n/undo\n/stats\n/branches 1\n/stats\n/reset\n/stats\n"
+        counts = [int(n) for n in re.findall(r"(\d+) of \d+ tokens", self.chat(said, "-n", 24)[1])]
+        one, two, undone, back, none = counts
+        self.assertGreater(two, one + 20)
+        self.assertAlmostEqual(undone, one, delta=3)  # the end of the answer's turn
+        self.assertAlmostEqual(back, two, delta=3)
+        self.assertEqual(none, 0)
 
     def test_verbose_says_which_windows_a_budget_chose(self):
         _, text = self.chat("Hi\n", "-v", "--kv-budget", "3M", "-n", 2)

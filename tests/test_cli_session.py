@@ -81,6 +81,13 @@ class RunSession(BaseSession):
             self.assertEqual(f.read(), before)
         self.assertEqual(self.names(), ["a.session", "cut", "text"])
 
+    def test_a_file_that_cannot_be_created_is_refused_before_the_text(self):
+        for name, words in (("x" * 250, b"File name too long"), ("x" * 300, b"File name too long")):
+            r = auspex("run", "--device", "cpu", "-n", 3, "-p", LOG, "--session", os.path.join(self.folder, name))
+            self.assertEqual((r.returncode, r.stdout), (1, b""), r.stderr)
+            self.assertIn(words, r.stderr)
+        self.assertEqual(self.names(), [])
+
     def test_a_full_disk_is_an_error_after_the_text_and_leaves_nothing(self):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -131,6 +131,14 @@ class Arguments(BaseCli):
                            (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):
             self.refused(2, "bad_argument", words, run=run)
 
+    def test_standard_output_is_no_file(self):
+        for options in (["logits", "--ids", "1,2", "--out"], ["logits", "--ids", "1,2", "--mtp", 1, "--mtp-out"],
+                        ["run", "-p", LOG, "--trace"], ["run", "-p", LOG, "--session"]):
+            r = auspex(*options, "-", cwd=self.folder)
+            self.assertEqual((r.returncode, r.stdout), (2, b""), r.stderr)
+            self.assertIn(options[-1].encode() + b" -: ", r.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
+
     def test_an_empty_value_is_refused_by_name(self):
         for option in ("--json-schema", "--grammar", "--tools", "--tool-choice", "--session", "--mtp-file",
                        "--memory-limit", "--kv-budget", "--window", "--draft-vocab", "--packed-file", "--trace",

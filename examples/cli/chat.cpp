@@ -199,11 +199,11 @@ class Chat {
             return word == "/edit" ? edit(rest) : branches(rest);
         } else if (word == "/stats") {
             const auspex::Stats t = session_.stats();
-            // The session keeps a conversation that was reset or undone until another one begins.
-            const bool begun = request_.messages.size() > (system_text().empty() ? 0 : 1);
+            size_t n_token = 0;
+            const Status s = count_tokens().get(n_token);
+            if (!s.ok()) return s;
             std::fprintf(stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n",
-                         begun ? session_.history().size() : 0, n_context_,
-                         t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
+                         n_token, n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
                          t.decode_s > 0 ? double(t.tokens_sampled) / t.decode_s : 0,
                          double(t.memory_bytes) / (1 << 20));
             const std::string drafting = draft_line(session_);
@@ -217,6 +217,20 @@ class Chat {
     std::string system_text() const {
         return !request_.messages.empty() && request_.messages[0].role == "system" ? request_.messages[0].content
                                                                                    : std::string();
+    }
+
+    /// Tokens of the conversation as it is: the session keeps what was taken back until another message is answered.
+    Result<size_t> count_tokens() const {
+        if (request_.messages.size() <= (system_text().empty() ? 0 : 1)) return size_t{0};
+        if (is_live_) return session_.history().size();
+        auspex::ChatRequest said = request_;
+        said.add_generation_prompt = false;
+        auspex::ChatPrompt prompt;
+        std::vector<Token> ids;
+        Status s = on_.model.render(said).get(prompt);
+        if (s.ok()) s = on_.model.encode(prompt).get(ids);
+        if (!s.ok()) return s;
+        return ids.size();
     }
 
     /// Drops the last message of the user and what followed. retry: and says it again.
@@ -253,6 +267,7 @@ class Chat {
         branches_.leave(all);
         request_.messages.resize(at);
         n_shown_ = 0;
+        is_live_ = false;
         const Status s = text ? turn(*text) : Status();
         if (!s.ok()) branches_ = before, request_.messages = all;
         return s;
@@ -261,7 +276,7 @@ class Chat {
     Status branches(const std::string& rest) {
         const Status s = rest.empty() ? Status() : branches_.go_to(rest, &request_.messages);
         if (s.ok()) std::fprintf(stderr, "%s", branches_.list(request_.messages).c_str());
-        if (!rest.empty()) n_shown_ = 0;
+        if (!rest.empty()) n_shown_ = 0, is_live_ = false;
         return s;
     }
 
@@ -320,6 +335,7 @@ class Chat {
         Generated made;
         const size_t n_before = session_.history().size(), n_shown = n_shown_;
         n_shown_ = 0;  // unless this turn succeeds
+        is_live_ = false;
         s = generate(on_.model, session_, ids, marks, sampling, o_.generate, !o_.json, &made);
         if (!s.ok()) return s;
         if (o_.place.verbose)
@@ -329,6 +345,7 @@ class Chat {
         if (!s.ok()) return s;
         warn_of_template(made.synced, n_shown, n_before);
         n_shown_ = ids.size();
+        is_live_ = true;
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");
         answer->role = "assistant";
         auspex::ChatReply taken;
@@ -386,7 +403,8 @@ class Chat {
     std::string said_;                   ///< the conversation as it was saved
     auspex::Constraint constraints_[2];  ///< of answers, and of answers that begin inside thinking; made when needed
     uint32_t n_context_ = 0;
-    size_t n_shown_ = 0;  ///< tokens of the last prompt if the next one goes on from it; else 0
+    size_t n_shown_ = 0;    ///< tokens of the last prompt if the next one goes on from it; else 0
+    bool is_live_ = false;  ///< the session's history is the conversation, and no more
     bool thought_ = false, warned_ = false;
 };
 

@@ -362,6 +362,13 @@ Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab) {
     return read_list(list, "ids", static_cast<int64_t>(n_vocab) - 1);
 }
 
+Status check_output(const std::string& path, const char* option) {
+    if (path != "-") return {};
+    return Status(Code::bad_argument, std::string(option) +
+                                          " -: this cannot go to standard output, expected the name of a file (./- for "
+                                          "one that is named so)");
+}
+
 Status print(const std::string& text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return {};
     return Status(Code::io_error, std::string("standard output: ") + std::strerror(errno));

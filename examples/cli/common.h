@@ -90,6 +90,8 @@ Result<std::vector<Token>> read_list(const std::string& list, const char* what, 
 /// read_list() of ids below n_vocab.
 Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab);
 
+/// Refuses "-" as the name of an output: standard output has the text, and not every output can be written in order.
+Status check_output(const std::string& path, const char* option);
 /// Writes to standard output and flushes it. errors: io_error: not everything could be written.
 Status print(const std::string& text);
 

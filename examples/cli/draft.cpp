@@ -133,6 +133,7 @@ Trace::~Trace() {
 
 Status Trace::open(const DraftFlags& o, auspex::SessionOptions* to) {
     if (o.trace.empty()) return {};
+    if (const Status s = check_output(o.trace, "--trace"); !s.ok()) return s;
     path_ = o.trace;
     file_ = open_stream(path_, "wb");
     if (!file_) return Status(Code::io_error, "--trace '" + path_ + "': " + std::strerror(errno));

@@ -83,8 +83,10 @@ Status logits(const LogitsOptions& o) {
         return Status(Code::bad_argument, "no output was named: give --out FILE, or --mtp DEPTH with --mtp-out FILE");
     if (mtp && o.out == o.mtp_out)
         return Status(Code::bad_argument, "--out and --mtp-out both name '" + o.out + "', expected two files");
+    Status s = check_output(o.out, "--out");
+    if (s.ok()) s = check_output(o.mtp_out, "--mtp-out");
     Loaded on;
-    Status s = load(o.place, &on);
+    if (s.ok()) s = load(o.place, &on);
     if (!s.ok()) return s;
     std::vector<Token> ids, rows;
     s = read_ids(o.ids, on.model.info().n_vocab).get(ids);

@@ -1,6 +1,8 @@
 #include "session.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -41,14 +43,28 @@ void add_session(CLI::App& command, SessionFlag& o) {
                        "Continue the conversation in this file and save it there; a new one if there is no such file");
 }
 
+/// Whether a file of this name can be created: nobody should learn that after the text. Saving writes a file with a
+/// longer name first. A link is left to it.
+static Status check_new_file(const std::string& path) {
+    std::error_code error;
+    if (std::filesystem::is_symlink(native_path(path), error)) return {};
+    const std::string name = path + ".000000000.tmp";
+    std::FILE* f = open_stream(name, "wb");
+    if (!f) return Status(Code::io_error, "--session " + path + ": it cannot be created: " + std::strerror(errno));
+    std::fclose(f);
+    std::filesystem::remove(native_path(name), error);
+    return {};
+}
+
 Status find_session(SessionFlag* o) {
     if (o->path.empty()) return {};
+    if (const Status s = check_output(o->path, "--session"); !s.ok()) return s;
     const std::filesystem::path folder = native_path(o->path).parent_path();
     std::error_code error;
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
-    if (!std::filesystem::exists(native_path(o->path), error)) return {};
+    if (!std::filesystem::exists(native_path(o->path), error)) return check_new_file(o->path);
     o->exists = true;
     return auspex::read_session_file(o->path.c_str()).get(o->file);
 }
