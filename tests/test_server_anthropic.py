@@ -68,6 +68,7 @@ class Messages(BaseServer):
     SCRIPT = {
         "two calls": "I think.\n</think>\n\nBoth.\n\n" + call("bash", command="ls\n", n="3") + "\n" + call("bash"),
         "plain": "Short.\n</think>\n\nHello, END of it.",
+        "text between": call("bash") + "\n\nBetween.\n\n" + call("bash", n="3") + "\nAfter.",
         "result": "</think>\n\nDone.",
         "The level is": " 42 m.",
     }
@@ -96,6 +97,12 @@ class Messages(BaseServer):
         self.assertEqual(message["content"][0], {"type": "thinking", "thinking": "I think.", "signature": ""})
         self.assertEqual([b["input"] for b in message["content"][2:]], [{"command": "ls\n", "n": 3}, {}])
         self.assertEqual(message["stop_reason"], "tool_use")
+
+    def test_blocks_come_in_the_order_of_the_reply(self):
+        message = self.both(ask("text between", tools=TOOLS, thinking={"type": "disabled"}))
+        self.assertEqual([b.get("text", b["type"]).strip() for b in message["content"]],
+                         ["tool_use", "Between.", "tool_use", "After."])
+        self.assertEqual([b["input"] for b in message["content"][::2]], [{}, {"n": 3}])
 
     def test_stop_sequences_and_lengths(self):
         message = self.both(ask("plain", stop_sequences=["never", "END"]))

@@ -30,23 +30,34 @@ class MessagesProtocol final : public Protocol {
         switch (e.kind) {
             case Kind::reasoning:
                 open(Block::thinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+                text_of_block("thinking") += e.text;
                 return delta({{"type", "thinking_delta"}, {"thinking", e.text}});
             case Kind::text:
                 open(Block::text, {{"type", "text"}, {"text", ""}});
+                text_of_block("text") += e.text;
                 return delta({{"type", "text_delta"}, {"text", e.text}});
             case Kind::call_begin:
                 close();
+                input_.clear();
                 return open(
                     Block::call,
-                    {{"type", "tool_use"}, {"id", call_id(e.i_call)}, {"name", e.text}, {"input", Json::object()}});
-            case Kind::call_arguments: return delta({{"type", "input_json_delta"}, {"partial_json", e.text}});
-            case Kind::call_end: return close();
+                    {{"type", "tool_use"}, {"id", random_id("toolu_")}, {"name", e.text}, {"input", Json::object()}});
+            case Kind::call_arguments:
+                input_ += e.text;
+                return delta({{"type", "input_json_delta"}, {"partial_json", e.text}});
+            case Kind::call_end: {
+                Json input;
+                if (parse_json(input_, &input)) content_.back()["input"] = std::move(input);
+                return close();
+            }
             case Kind::call_dropped: return;
         }
     }
 
     void end_choice(uint32_t, const Choice& c) override {
+        const bool is_cut = block_ == Block::call;  // its input is no object; a stream has told the beginning
         close();
+        if (is_cut) content_.erase(content_.size() - 1);
         Json delta = Json::object();
         set_reason(c, &delta);
         write_event("message_delta", {{"delta", delta}, {"usage", usage_of(c.usage)}});
@@ -59,20 +70,12 @@ class MessagesProtocol final : public Protocol {
         write_data(anthropic_error(failure));
     }
 
+    /// The blocks were collected from the same events that a stream would have told.
     Json answer(const std::vector<Choice>& choices) override {
-        const Choice& c = choices[0];
-        Json message = head_, content = Json::array();
-        if (!c.thinking.empty()) content.push_back({{"type", "thinking"}, {"thinking", c.thinking}, {"signature", ""}});
-        if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
-        for (uint32_t i = 0; i < c.calls.size(); ++i) {
-            if (!c.calls[i].complete) continue;  // its input is no object; a stream has told the beginning
-            Json input;
-            if (!parse_json(c.calls[i].arguments, &input)) input = Json::object();
-            content.push_back({{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.calls[i].name}, {"input", input}});
-        }
-        message["content"] = content;
-        set_reason(c, &message);
-        message["usage"] = usage_of(c.usage);
+        Json message = head_;
+        message["content"] = content_;
+        set_reason(choices[0], &message);
+        message["usage"] = usage_of(choices[0].usage);
         return message;
     }
 
@@ -102,6 +105,7 @@ class MessagesProtocol final : public Protocol {
         if (block_ == block) return;
         close();
         block_ = block;
+        content_.push_back(content);
         write_event("content_block_start", {{"index", i_block_}, {"content_block", content}});
     }
 
@@ -115,15 +119,12 @@ class MessagesProtocol final : public Protocol {
 
     void delta(const Json& delta) { write_event("content_block_delta", {{"index", i_block_}, {"delta", delta}}); }
 
-    std::string call_id(uint32_t i_call) {
-        while (call_ids_.size() <= i_call) call_ids_.push_back(random_id("toolu_"));
-        return call_ids_[i_call];
-    }
+    std::string& text_of_block(const char* key) { return content_.back()[key].get_ref<std::string&>(); }
 
-    Json head_;
+    Json head_, content_ = Json::array();
     Block block_ = Block::none;
     uint32_t i_block_ = 0;
-    std::vector<std::string> call_ids_;
+    std::string input_;  ///< of the open call
 };
 
 // ----------------------------------------------------------------------------------------------- requests

@@ -114,9 +114,9 @@ class Reader {
                 c.n_reasoning = e.n_token;
                 break;
             case Kind::text: c.content += one.text; break;
-            case Kind::call_begin: c.calls.push_back({one.text, "", false}); break;
+            case Kind::call_begin: c.calls.push_back({one.text, ""}); break;
             case Kind::call_arguments: c.calls.back().arguments += one.text; break;
-            case Kind::call_end: c.calls.back().complete = true; break;
+            case Kind::call_end: break;
             case Kind::call_dropped: return;  // the reply ended in it, and its beginning was told
         }
         if (!c.calls.empty()) one.i_call = static_cast<uint32_t>(c.calls.size() - 1);

@@ -11,8 +11,7 @@ namespace server {
 /// One complete choice.
 struct Choice {
     struct Call {
-        std::string name, arguments;  ///< arguments: the text of a JSON object, or its beginning
-        bool complete = false;        ///< false: the reply was cut in it
+        std::string name, arguments;  ///< arguments: the text of a JSON object, or its beginning if the reply was cut
     };
     std::string thinking, content;  ///< content: also the text of a completion
     std::vector<Call> calls;
