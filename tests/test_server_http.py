@@ -288,11 +288,14 @@ class Access(unittest.TestCase):
     def test_a_request_is_one_line_of_the_log(self):
         server = Server("--ctx", 256, "--verbose")
         try:
-            self.assertEqual(server.request("POST", "/slots/7%0aauspex:%20note:%20forged%1b[2J").status, 404)
+            path = "/slots/7%0aauspex:%20note:%20forged%1b[2J"
+            for body in (None, "{}"):
+                answer = server.post(path, body)
+                self.assertEqual((answer.status, answer.json["error"]["message"][:16]), (404, "there is no slot"))
         finally:
             code, log = server.stop()
         self.assertEqual(code, 0)
-        self.assertIn("note: POST /slots/7\\x0aauspex: note: forged\\x1b[2J 404\n", log)
+        self.assertEqual(log.count("note: POST /slots/7\\x0aauspex: note: forged\\x1b[2J 404\n"), 2, log)
 
     def test_port_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -323,7 +323,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.set_keep_alive_timeout(options.idle_seconds);  // these two are only told to clients
     s.set_keep_alive_max_count(1000000);
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
-    s.Post(".*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
+    s.Post("[\\s\\S]*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
         s.post(r, to, read);
     });
     s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
