@@ -1,5 +1,5 @@
 // A session that goes back to checkpoints computes only what is new, and gives the text of one that starts over.
-#include "session_rig.h"
+#include "session_file_rig.h"
 #include "tiny.h"
 
 #ifndef AUSPEX_NO_VULKAN
@@ -99,6 +99,82 @@ void check_scratch(const Model& model) {
     CHECK(history(session) == history(scratch));
 }
 
+/// Measures other texts between the turns of a conversation: whole, cancelled, and where the rows had to be parked.
+void check_measuring(const Model& model, Draft source) {
+    SessionOptions o = options_of(source, kDefaultCheckpoints);
+    int n_left = -1;  // steps until the session is cancelled
+    o.progress = [&](const char*, float) { return n_left < 0 || n_left-- != 0; };
+    Session session = open(model, o), scratch = open(model, options_of(Draft::off, 0));
+    const test_session_file::Folder folder;
+    const std::vector<Token> prompt = tiny_ids(300, 31);
+    const std::vector<Mark> marks{{290, false}};
+    sync(scratch, prompt);
+    const std::vector<Token> want = first(more(scratch, 20), 20);
+    std::vector<float> rows;
+    const auto keep = [&](size_t, Span<const float> row) { rows.insert(rows.end(), row.begin(), row.end()); };
+    const auto check_text = [&](size_t n_computed) {
+        CHECK(sync(session, prompt, marks).rows_computed == n_computed);
+        CHECK(first(more(session, 20), 20) == want);
+    };
+    check_text(300);
+    for (const size_t n : {size_t{20}, size_t{330}}) {
+        CAPTURE(n);
+        const std::vector<Token> other = tiny_ids(n, 32);
+        REQUIRE(scratch.score(other, keep).ok());
+        const std::vector<float> alone = std::move(rows);
+        rows.clear();
+        REQUIRE(session.score(other, keep).ok());
+        CHECK(rows == alone);
+        const std::string path = folder.file();
+        REQUIRE(session.save(path.c_str()).ok());
+        Session loaded = open(model, options_of(source, kDefaultCheckpoints));
+        REQUIRE(loaded.load(path.c_str()).ok());
+        Result<Session> fork = session.fork();
+        REQUIRE(fork.ok());
+        sync(scratch, tiny_ids(5, 35));
+        sync(scratch, other);
+        const std::vector<Token> after = first(more(scratch, 20), 20);
+        CHECK(first(more(loaded, 20), 20) == after);
+        CHECK(first(more(fork.value(), 20), 20) == after);
+        check_text(10);
+        n_left = 2;
+        CHECK(session.score(other, keep).code == Code::cancelled);
+        n_left = -1;
+        CHECK(history(session) == other);
+        check_text(10);
+        if (source == Draft::mtp) {
+            REQUIRE(session.score_mtp(other, 2, keep).ok());
+            CHECK(session.history().empty());
+            check_text(10);
+        }
+        REQUIRE(session.score(other, keep).ok());
+        REQUIRE(session.move_to(model).ok());
+        CHECK(history(session) == other);
+        check_text(10);
+        REQUIRE(session.score(other, keep).ok());  // goes on as a prompt does
+        CHECK(first(more(session, 20), 20) == after);
+        rows.clear();
+    }
+    const Result<std::vector<KernelTime>> times = session.profile(4, 250);
+    if (!times.ok()) CHECK(times.status().code == Code::unsupported);
+    if (times.ok()) CHECK(session.history().empty());
+    check_text(10);
+}
+
+/// A scored text is one that a later prompt may go on from, with the bits of a prompt.
+void check_scored_bits(const Model& model) {
+    SessionOptions o = options_of(Draft::off, kDefaultCheckpoints);
+    o.n_ubatch = 512;
+    Session session = open(model, o), scratch = open(model, o);
+    const std::vector<Token> text = tiny_ids(267, 33);
+    REQUIRE(session.score(first(text, 266), [](size_t, Span<const float>) {}).ok());
+    sync(session, tiny_ids(30, 34));
+    CHECK(sync(session, text).rows_computed == 1);
+    sync(scratch, first(text, 266));
+    CHECK(sync(scratch, text).rows_computed == 1);
+    CHECK(bytes_of(session) == bytes_of(scratch));
+}
+
 }  // namespace test_branches
 
 using namespace test_branches;
@@ -118,6 +194,13 @@ TEST_CASE("restore equivalence: two branches by turns keep every bit of their st
 TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync from scratch") {
     const std::vector<std::byte> bytes = tiny_model({});
     check_scratch(load_model(cpu_device(), bytes));
+}
+
+TEST_CASE("scoring and profiling leave what is kept of a conversation, and its text") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) check_measuring(model, source);
+    check_scored_bits(model);
 }
 
 TEST_CASE("tokens sampled after a cancelled prompt do not pass for that prompt") {
@@ -168,6 +251,8 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     check_agent(model, Draft::mtp, deep() ? 8 : 3);
     check_switching(model, Draft::off, deep() ? 100 : 6);
     check_scratch(model);
+    check_measuring(model, Draft::mtp);
+    check_scored_bits(model);
 }
 
 TEST_CASE("a checkpoint of a card is copied beside the next step, and outlives the card") {

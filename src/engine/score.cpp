@@ -102,14 +102,14 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
-    s.abandon();
-    for (const Token id : all) s.timeline.append(id);
-    s.timeline.give();
+    AUSPEX_TRY(s.leave_text());
+    s.timeline.assign(all);
+    s.trunk->follow();
     while (s.timeline.n_row() < all.size()) {
-        const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
-        AUSPEX_TRY(s.trunk->run_prefill(n));
+        const size_t first = s.timeline.n_row();
+        AUSPEX_TRY(s.trunk->run_piece(all.size()));
         s.trunk->forget_logits();  // the heads below overwrite them
-        AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
+        AUSPEX_TRY(score_impl::score_rows(s, first, s.timeline.n_row() - first, sink));
     }
     return s.trunk->find_logits();
 }
@@ -129,7 +129,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
-    s.abandon();
+    AUSPEX_TRY(s.leave_text());
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
@@ -171,9 +171,10 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
-    s.abandon();
+    AUSPEX_TRY(s.leave_text());
+    s.trunk->make_room(n_token + n_row);  // for rows that are no text
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
-    s.trunk->restart(0);  // profiling ran rows that are no text
+    s.trunk->restart(0);
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }

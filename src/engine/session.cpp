@@ -132,6 +132,16 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
 
 Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
 
+Status Session::Impl::leave_text() {
+    AUSPEX_TRY(fill_draft_cache(timeline.n_row()));  // for the state that is kept of its end
+    trunk->follow();
+    detail::PrefixReport report;
+    const Status s = trunk->change_state([&] { return tree->sync({}, {}, false).get(report); });
+    trunk->restart(0);  // if it failed, too: the tree has given up the live history
+    forget_text();
+    return s;
+}
+
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
@@ -403,16 +413,12 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
-    AUSPEX_TRY(s.fill_draft_cache(s.timeline.n_row()));  // for a state that is kept of the text before
-    s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
-    detail::PrefixReport report;
-    Status done = s.trunk->change_state([&] { return s.tree->sync({}, {}, false).get(report); });
+    AUSPEX_TRY(s.leave_text());
     const size_t n_row = static_cast<size_t>(parts.text.n_row);
     s.trunk->make_room(n_row);
-    s.timeline.close_step();
-    if (done.ok())
-        done = s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
+    const Status done =
+        s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
     if (!done.ok()) {
         s.abandon();
         return done;

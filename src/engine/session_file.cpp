@@ -305,10 +305,7 @@ class FileLoader {
 
     /// As for a snapshot: the rows are a text of their own, and what was live is kept as a branch.
     Status make_room() {
-        s_.trunk->follow();
-        PrefixReport report;
-        AUSPEX_TRY(s_.trunk->change_state([&] { return s_.tree->sync({}, {}, false).get(report); }));
-        s_.timeline.restart(0);
+        AUSPEX_TRY(s_.leave_text());
         s_.trunk->make_room(n_row());
         return {};
     }

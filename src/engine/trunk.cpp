@@ -98,6 +98,15 @@ bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
     return ask_to_go_on("reading the prompt", timeline_.n_row() - begin, end - begin);
 }
 
+Status Trunk::run_piece(size_t end) {
+    const size_t n = next_piece(end);
+    make_room(n);
+    AUSPEX_TRY(run_prefill(n));
+    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    tree_->computed(n);
+    return {};
+}
+
 Status Trunk::prefill(size_t n) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
@@ -108,11 +117,7 @@ Status Trunk::prefill(size_t n) {
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
-        const size_t piece = next_piece(end);
-        make_room(piece);
-        AUSPEX_TRY(run_prefill(piece));
-        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
-        tree_->computed(piece);
+        AUSPEX_TRY(run_piece(end));
         report_windows();
     }
     if (n != 0) (void)ask_to_go_on(begin, end);  // 1.0: there is nothing left to cancel
