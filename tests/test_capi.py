@@ -277,6 +277,9 @@ class Python(unittest.TestCase):
         self.assertNotEqual(self.reply(client, None, 0, 5)["content"], "")
         with self.assertRaisesRegex(AuspexError, "^bad_argument: free_thinking is 2, expected 0..1"):
             self.reply(client, None, 2)
+        with self.assertRaisesRegex(AuspexError, "does not allow the text that closes the thinking"):
+            self.reply(client, grammar, 0, 1)
+        self.assertIn(self.reply(client, grammar, 1, 5)["content"], ('"yes"', '"no"'))
 
     def loaded_twice(self, path):
         """What /proc says of a model's file in each of two processes that have it loaded and have used it."""

@@ -320,7 +320,13 @@ class Chat {
             end(AUSPEX_FINISH_CONTEXT);
             return Answer();
         }
+        if (status.code == Code::bad_argument && closed_ && sampling_.constraint)
+            return bad(
+                "the grammar does not allow the text that closes the thinking after max_thinking_tokens: a line feed, "
+                "</think> and a blank line. Allow it, or set free_thinking. " +
+                status.text);
         AUSPEX_C_TRY(status);
+        closed_ = false;
         return take(tokens);
     }
 
@@ -381,6 +387,7 @@ class Chat {
         }
         AUSPEX_C_TRY(status);
         thinking_ = false;
+        closed_ = !after_thinking_;
         if (after_thinking_) {
             sampling_.constraint = std::exchange(after_thinking_, Constraint());
             sampling_.constrained_from = longer.size();
@@ -431,6 +438,7 @@ class Chat {
     Sampling sampling_;
     uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
     bool thinking_ = false;
+    bool closed_ = false;        ///< by the last step, under a grammar of the thinking
     std::string thought_;        ///< the end of the thinking so far
     Constraint after_thinking_;  ///< waits for its end
     TextStream text_;
