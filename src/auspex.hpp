@@ -1169,18 +1169,19 @@ class AUSPEX_API Session {
 
     /// Receives one row of logits [n_vocab]; the view is valid during the call.
     using RowSink = std::function<void(size_t position, Span<const float> logits)>;
-    /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`.
+    /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`;
+    /// checkpoints of the text before stay.
     ///
     /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: as sync().
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
-    /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Forgets the history.
+    /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.
     ///
     /// errors    as score(); unsupported: no MTP block is loaded.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
     /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows as a cycle runs them, more, up
-    /// to n_ubatch, as a piece of a prompt. Forgets the history.
+    /// to n_ubatch, as a piece of a prompt. Empties the history as sync() does.
     ///
     /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
     /// cost      about ten such steps.
