@@ -179,6 +179,23 @@ TEST_CASE("a malformed call cut anywhere becomes text and does not affect others
     }
 }
 
+TEST_CASE("a call cut in a closing tag tells nothing of the tag") {
+    const std::string call = "<tool_call>\n<function=f>\n<parameter=s>\na < b\n</parameter>\n</function>\n</tool_call>";
+    const size_t begin = call.find("\n</parameter>"),
+                 closed = call.find("/function>") + std::string("/function>").size();
+    for (size_t n = begin; n < closed - 1; ++n) {
+        const std::string text = call.substr(0, n);
+        check_cuts(text, false);
+        std::string arguments;
+        ReplyStream stream(false, kTools);
+        for (const Events& events : {stream.push(text).value(), stream.finish().value()})
+            for (const ReplyEvent& e : events)
+                if (e.kind == Kind::call_arguments) arguments += e.text;
+        INFO(text);
+        CHECK(arguments == "{\"s\": \"a < b");
+    }
+}
+
 TEST_CASE("a reply that any template style renders is read back from pieces") {
     for (const ChatStyle style : {ChatStyle::chatml, ChatStyle::chatml_no_think, ChatStyle::qwen35, ChatStyle::qwen36,
                                   ChatStyle::qwen36_unsloth}) {

@@ -523,6 +523,7 @@ void ReplyParser::push(std::string_view piece) {
 
 void ReplyParser::finish() {
     final_ = true;
+    if (state_ == State::value) passed_ = Passed::whole;  // what is held back may be the beginning of its closing tag
     text_ += take_characters(bytes_, true);
     while (step()) {
     }
