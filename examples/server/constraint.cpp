@@ -104,7 +104,8 @@ Failure read_format(const Json& format, const std::string& name, ReplyForm* to) 
     const Json* schema = fields.find("schema");
     const Json* inner = fields.object("json_schema");  // OpenAI's chat has the schema one level below
     if (!schema && inner && inner->contains("schema")) schema = &(*inner)["schema"];
-    if (!schema && type == "json_schema") fields.refuse("schema", "a JSON schema");
+    if (!schema && type == "json_schema")
+        fields.refuse(name == "response_format" ? "json_schema.schema" : "schema", "a JSON schema");
     to->schema = schema ? dump(*schema) : R"({"type": "object"})";
     return failure;
 }

@@ -131,7 +131,10 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
     const auto inner = choice->find("function");
     const bool nested = inner != choice->end() && inner->is_object();
     const Fields function = fields.inside(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.");
-    if (function.text("name", &to->form.call_name)) return;
+    if (function.text("name", &to->form.call_name)) {
+        to->form.parallel = false;  // this function is called exactly once there
+        return;
+    }
     std::string type = "function";
     if (fields.inside(*choice, "tool_choice.").text("type", &type) && type != "function")
         fields.keep(

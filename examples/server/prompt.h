@@ -32,7 +32,7 @@ struct Conversation {
 /// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `json_schema`, `grammar`,
 /// `chat_template_kwargs` and `reasoning_effort` of a chat completion.
 Failure read_conversation(const Json& body, Conversation* to);
-/// "auto", "none", "required" or a function; parallel_tool_calls.
+/// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.
 void read_tool_choice(const Fields& fields, Conversation* to);
 /// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
 /// ones become messages of the user. Contents become strings.
