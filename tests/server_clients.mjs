@@ -139,6 +139,14 @@ async function anthropic() {
     assert.equal(second.content.at(-1).text, 'It printed the output.');
     assert.ok(second.usage.cache_read_input_tokens > 0);
   };
+  checks['tool runner'] = async () => {
+    for (const stream of [false, true]) {
+      const asked = [];
+      const bash = {...tools[0], parse: a => a, run: a => { asked.push(a.command); return 'the output'; }};
+      const done = await api.beta.messages.toolRunner({...ask('run it'), tools: [bash], stream}).runUntilDone();
+      assert.deepEqual([done.content.at(-1).text, asked], ['It printed the output.', ['echo hi']]);
+    }
+  };
   checks['count_tokens'] = async () => {
     const {max_tokens, ...body} = ask('plain');
     assert.ok((await api.messages.countTokens(body)).input_tokens > 10);

@@ -184,6 +184,13 @@ class Messages(BaseServer):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
         answer = self.server.post(MESSAGES, {**ask("x"), "messages": [{"role": "user", "content": [image]}]})
         self.refused(400, "invalid_request_error", answer, "image", "text only")
+        # Clients go on without a thread if they are told so in these words, and lose the conversation if they are not.
+        for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+            answer = self.server.post(MESSAGES, ask("x", thread=thread))
+            self.refused(400, "invalid_request_error", answer, "thread", "whole conversation")
+            self.assertEqual(answer.json["error"]["details"],
+                             {"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
+        self.ok(self.server.post(MESSAGES, ask("plain", thread=None)))
 
 
 if __name__ == "__main__":

@@ -205,11 +205,10 @@ Json anthropic_error(const Failure& f) {
                        : f.type == kNotSupported       ? "invalid_request_error"
                                                        : f.type.c_str();
     Json error = {{"type", type}, {"message", f.message}};
-    if (too_long) {  // the words by which agents know that they have to shorten the conversation
+    if (too_long)  // the words by which agents know that they have to shorten the conversation
         error["message"] = "prompt is too long: " + dump(f.extra["n_prompt_tokens"]) + " tokens > " +
                            dump(f.extra["n_ctx"]) + " maximum";
-        for (const auto& item : f.extra.items()) error[item.key()] = item.value();
-    }
+    for (const auto& item : f.extra.items()) error[item.key()] = item.value();
     return {{"type", "error"}, {"error", error}};
 }
 

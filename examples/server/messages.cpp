@@ -140,6 +140,7 @@ class MessagesReader {
             const std::string text = system_text(*system);
             if (!text.empty()) to->messages.push_back({{"role", "system"}, {"content", text}});
         }
+        if (fields.find("thread")) failure_ = no_threads();
         const Json* messages = fields.list("messages");
         if (!messages) fields.refuse("messages", "a list");
         for (size_t i = 0; messages && i < messages->size() && failure_.ok(); ++i)
@@ -164,6 +165,13 @@ class MessagesReader {
                 append(&all, text);
         }
         return all;
+    }
+
+    /// Conversations that the server holds. Clients that can do without them know this by the details.
+    static Failure no_threads() {
+        Failure f = not_supported("thread is not available; leave it out and send the whole conversation in messages");
+        f.extra["details"] = {{"error_code", "thread_unsupported_request"}, {"unsupported", Json::array({"thread"})}};
+        return f;
     }
 
     static void append(std::string* to, const std::string& text) {
