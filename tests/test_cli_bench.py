@@ -188,6 +188,9 @@ class BenchRefuses(BaseBench):
         self.refused(["one of them at a time"], "--profile", "--long", "3000")
         self.refused(["--controller --virtual"], "--virtual")
         self.refused(["--plot"], "--rows", "1", "--plot", "x.png")
+        self.refused(["--plot -: ", "standard output"], "--stack", "--plot", "-")
+        self.refused(["--trace -: ", "standard output"], "--controller", "--trace", "-")
+        self.refused(["--session-file -: ", "standard output"], "--replay", "loop", "--session-file", "-")
         self.refused(["--plot"], "--controller", "--virtual", "--plot", "x.png")
         self.refused(["--text"], "--rows", "1", "--text", "a=b")
         for mode in (["--rows", "1"], ["--controller", "--virtual"], []):

@@ -88,6 +88,17 @@ class RunSession(BaseSession):
             self.assertIn(words, r.stderr)
         self.assertEqual(self.names(), [])
 
+    def test_a_file_in_a_folder_that_takes_none_is_refused_before_the_text(self):
+        self.text(3, "-p", LOG, "--session", self.path)
+        os.chmod(self.folder, 0o555)
+        command = [BINARY, "run", "--device", "cpu", "-n", "3", "-p", LOG, "--session", self.path]
+        user = {"user": 65534} if os.geteuid() == 0 else {}  # root may write everywhere
+        r = subprocess.run(command, capture_output=True, timeout=600, **user)
+        os.chmod(self.folder, 0o755)
+        self.assertEqual((r.returncode, r.stdout), (1, b""), r.stderr)
+        self.assertIn(b"--session", r.stderr)
+        self.assertIn(b"cannot be written: Permission denied", r.stderr)
+
     def test_a_full_disk_is_an_error_after_the_text_and_leaves_nothing(self):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -133,7 +133,8 @@ class Arguments(BaseCli):
 
     def test_standard_output_is_no_file(self):
         for options in (["logits", "--ids", "1,2", "--out"], ["logits", "--ids", "1,2", "--mtp", 1, "--mtp-out"],
-                        ["run", "-p", LOG, "--trace"], ["run", "-p", LOG, "--session"]):
+                        ["run", "-p", LOG, "--trace"], ["run", "-p", LOG, "--session"], ["eval", "--plot"],
+                        ["run", "-p", LOG, "--packed-file"]):
             r = auspex(*options, "-", cwd=self.folder)
             self.assertEqual((r.returncode, r.stdout), (2, b""), r.stderr)
             self.assertIn(options[-1].encode() + b" -: ", r.stderr)

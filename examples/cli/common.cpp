@@ -240,7 +240,8 @@ static std::string packed_file(const PlaceOptions& o, const std::string& model) 
 }
 
 Status load(const PlaceOptions& o, Loaded* to) {
-    Status s = find_model(o.model).get(to->path);
+    Status s = check_output(o.packed_file, "--packed-file");
+    if (s.ok()) s = find_model(o.model).get(to->path);
     if (s.ok()) s = find_model(o.mtp_file.empty() ? to->path : o.mtp_file).status();
     if (!s.ok()) return s;
     s = open_device(o).get(to->device);

@@ -43,14 +43,14 @@ void add_session(CLI::App& command, SessionFlag& o) {
                        "Continue the conversation in this file and save it there; a new one if there is no such file");
 }
 
-/// Whether a file of this name can be created: nobody should learn that after the text. Saving writes a file with a
-/// longer name first. A link is left to it.
-static Status check_new_file(const std::string& path) {
+/// Whether the file can be saved: nobody should learn that after the text. Saving may write a file with a longer name
+/// first, which then replaces this one. A link is left to it.
+static Status check_writable(const std::string& path) {
     std::error_code error;
     if (std::filesystem::is_symlink(native_path(path), error)) return {};
     const std::string name = path + ".000000000.tmp";
     std::FILE* f = open_stream(name, "wb");
-    if (!f) return Status(Code::io_error, "--session " + path + ": it cannot be created: " + std::strerror(errno));
+    if (!f) return Status(Code::io_error, "--session " + path + ": it cannot be written: " + std::strerror(errno));
     std::fclose(f);
     std::filesystem::remove(native_path(name), error);
     return {};
@@ -64,9 +64,9 @@ Status find_session(SessionFlag* o) {
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
-    if (!std::filesystem::exists(native_path(o->path), error)) return check_new_file(o->path);
-    o->exists = true;
-    return auspex::read_session_file(o->path.c_str()).get(o->file);
+    o->exists = std::filesystem::exists(native_path(o->path), error);
+    const Status s = o->exists ? auspex::read_session_file(o->path.c_str()).get(o->file) : Status();
+    return s.ok() ? check_writable(o->path) : s;
 }
 
 Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session) {

@@ -172,7 +172,10 @@ int main(int argc, char** argv) {
         const bool mode =
             o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty() || !o.masks.empty();
         o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
-        const Status s = check_read(app, o);
+        Status s = check_read(app, o);
+        if (s.ok()) s = check_output(o.plot, "--plot");
+        if (s.ok()) s = check_output(o.trace, "--trace");
+        if (s.ok()) s = check_output(o.session_file, "--session-file");
         return report(s.ok() ? run_bench(o) : s);
     });
 }
