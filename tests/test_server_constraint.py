@@ -185,6 +185,13 @@ class Thinking(Base):
         self.assertEqual((choice["finish_reason"], finish), ("length", "length"))
         self.assertEqual([c["function"] for c in streamed], [c["function"] for c in choice["message"]["tool_calls"]])
         self.assertRegex(streamed[0]["function"]["arguments"], re.compile(r'^\{"text": ?"'))
+        for n in range(6, 26):  # in the tags before its arguments
+            cut = {**body, "max_tokens": n}
+            message = self.ok(self.server.post(CHAT, cut))["choices"][0]["message"]
+            said, streamed, finish = joined(self.server.stream(CHAT, cut))
+            self.assertEqual((message["content"] or "", said["content"], finish), ("", "", "length"))
+            self.assertEqual([c["function"] for c in streamed],
+                             [c["function"] for c in message.get("tool_calls", [])])
         choice = self.ok(self.server.post(CHAT, {**body, "stop": ["text", "<"]}))["choices"][0]
         self.assertEqual((choice["finish_reason"], len(choice["message"]["tool_calls"])), ("length", 1))
         function = tools[0]["function"]

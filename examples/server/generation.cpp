@@ -254,7 +254,7 @@ class Generation::Reply {
     /// What was held back, as no more follows.
     Status show_rest() {
         Status s = show(text_.finish());
-        if (s.ok() && request_.is_chat) s = tell(parser_.finish());
+        if (s.ok() && request_.is_chat) s = tell(finish_parser());
         std::string held;
         if (s.ok()) s = stops_.finish().get(held);
         if (!held.empty()) push(GenerationEvent::Kind::text, {text_part(held)});
@@ -263,6 +263,17 @@ class Generation::Reply {
             stop_ = *stops_.found();
         }
         return s;
+    }
+
+    /// What the parser held back. Where the reply was cut this may be the beginning of a call, which is no answer.
+    cli::Result<std::vector<ReplyEvent>> finish_parser() {
+        std::vector<ReplyEvent> parts;
+        const Status s = parser_.finish().get(parts);
+        if (!s.ok()) return s;
+        for (ReplyEvent& part : parts)
+            if (part.kind == ReplyEvent::Kind::text && finish_ == Finish::length && request_.streams_calls())
+                part.text.resize(std::min(part.text.find('<'), part.text.size()));
+        return parts;
     }
 
     /// Passes the parts of the reply on, up to a stop string in its text. No stop string spans a call.
