@@ -436,7 +436,8 @@ AUSPEX_C_API auspex_code auspex_session_create(const auspex_model* model, const 
 /* Not while a call on it runs. */
 AUSPEX_C_API void auspex_session_free(auspex_session* session);
 /* From any thread, at any time while the session exists: the call that runs on it returns AUSPEX_CANCELLED before its
- * next step. What it has computed stays. Without a running call nothing happens, so a loop over auspex_session_next()
+ * next step; syncs, steps, logits and scores also where that was the last one, with everything computed and every
+ * output set. What was computed stays. Without a running call nothing happens, so a loop over auspex_session_next()
  * needs a flag of its own beside this. Loading and saving files are not cancelled. */
 AUSPEX_C_API void auspex_session_cancel(auspex_session* session);
 
@@ -891,6 +892,8 @@ class Running {
     Running& operator=(const Running&) = delete;
     Answer answer() const;  ///< bad_argument unless it may run
     bool cancelled() const;
+    /// What a call returns that has computed everything: cancelled if that came during its last step.
+    Answer done() const;
     Session& session() const { return session_->session; }
 
   private:
@@ -1168,6 +1171,10 @@ Answer Running::answer() const {
 bool Running::cancelled() const {
     const std::lock_guard<std::mutex> hold(session_->lock);
     return session_->cancelled;
+}
+
+Answer Running::done() const {
+    return cancelled() ? Answer(AUSPEX_CANCELLED, "cancelled during the last step; its rows are computed") : Answer();
 }
 
 }  // namespace capi
@@ -1762,7 +1769,7 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);
-        return Answer();
+        return running.done();
     });
 }
 
@@ -1796,7 +1803,7 @@ auspex_code auspex_session_logits(auspex_session* session, const float** logits,
         AUSPEX_C_TRY(running.session().logits().get(all));
         *logits = all.data();
         *n_logits = all.size();
-        return Answer();
+        return running.done();
     });
 }
 
@@ -1812,7 +1819,7 @@ auspex_code auspex_session_score(auspex_session* session, const int32_t* ids, si
             stopped = on_row(row, logits.data(), logits.size(), user) != 0;
             if (stopped) running.session().cancel();
         });
-        if (!stopped) return done;
+        if (!stopped) return done.ok() ? running.done() : Answer(done);
         running.session().cancel(false);
         return Answer(AUSPEX_CANCELLED, "cancelled by on_row");
     });
@@ -2288,7 +2295,13 @@ class Chat {
             end(AUSPEX_FINISH_CONTEXT);
             return Answer();
         }
+        if (status.code == Code::bad_argument && closed_ && sampling_.constraint)
+            return bad(
+                "the grammar does not allow the text that closes the thinking after max_thinking_tokens: a line feed, "
+                "</think> and a blank line. Allow it, or set free_thinking. " +
+                status.text);
         AUSPEX_C_TRY(status);
+        closed_ = false;
         return take(tokens);
     }
 
@@ -2349,6 +2362,7 @@ class Chat {
         }
         AUSPEX_C_TRY(status);
         thinking_ = false;
+        closed_ = !after_thinking_;
         if (after_thinking_) {
             sampling_.constraint = std::exchange(after_thinking_, Constraint());
             sampling_.constrained_from = longer.size();
@@ -2399,6 +2413,7 @@ class Chat {
     Sampling sampling_;
     uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
     bool thinking_ = false;
+    bool closed_ = false;        ///< by the last step, under a grammar of the thinking
     std::string thought_;        ///< the end of the thinking so far
     Constraint after_thinking_;  ///< waits for its end
     TextStream text_;

@@ -1173,18 +1173,19 @@ class AUSPEX_API Session {
 
     /// Receives one row of logits [n_vocab]; the view is valid during the call.
     using RowSink = std::function<void(size_t position, Span<const float> logits)>;
-    /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`.
+    /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`;
+    /// checkpoints of the text before stay.
     ///
     /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: as sync().
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
-    /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Forgets the history.
+    /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.
     ///
     /// errors    as score(); unsupported: no MTP block is loaded.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
     /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows as a cycle runs them, more, up
-    /// to n_ubatch, as a piece of a prompt. Forgets the history.
+    /// to n_ubatch, as a piece of a prompt. Empties the history as sync() does.
     ///
     /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
     /// cost      about ten such steps.
@@ -2615,8 +2616,15 @@ class Json {
     struct Limits {
         size_t max_bytes = size_t{64} << 20;
         size_t max_depth = 100;
-        size_t max_values = 1000000;  ///< a value takes about a hundred bytes
+        size_t max_values = 1000000;  ///< one takes about 50 bytes, in small objects 110
     };
+
+    Json() noexcept = default;
+    Json(const Json& other);
+    Json(Json&& other) noexcept = default;
+    Json& operator=(const Json& other);
+    Json& operator=(Json&& other) noexcept = default;
+    ~Json() = default;
 
     /// Reads one JSON text (RFC 8259). Repeated keys: the last value wins, at the place of the first.
     /// A lone surrogate escape becomes U+FFFD.
@@ -2634,8 +2642,8 @@ class Json {
     /// The characters of a string, or the digits of a number exactly as they were written.
     const std::string& text() const { return text_; }
     /// Elements of an array, or values of an object (keys()[i] names items()[i]).
-    const std::vector<Json>& items() const { return items_; }
-    const std::vector<std::string>& keys() const { return keys_; }
+    const std::vector<Json>& items() const;
+    const std::vector<std::string>& keys() const;
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
 
@@ -2649,12 +2657,17 @@ class Json {
 
   private:
     friend class JsonReader;
+    struct Inner;
+    const Inner& inner() const;
     void dump_to(std::string& out, Numbers numbers) const;
     Kind kind_ = Kind::null;
     bool boolean_ = false;
     std::string text_;
-    std::vector<Json> items_;
-    std::vector<std::string> keys_;
+    std::unique_ptr<Inner> inner_;  ///< of arrays and objects that are not empty: most values are neither
+};
+struct Json::Inner {
+    std::vector<Json> items;
+    std::vector<std::string> keys;
 };
 
 /// Whether a JSON string writes the character with a backslash, and how.
@@ -3359,6 +3372,9 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
+    /// Digits alone lead to a text of the expression: there is room for as many as its multiples need.
+    bool has_room_for_digits(ExprId e) const;
+    bool takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const;
     /// The first element of a sequence, how many times it comes, and what follows.
     struct Times {
         ExprId element = kEmptyText, rest = kEmptyText;
@@ -3389,7 +3405,8 @@ class ExprPool {
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
-    bool gave_up_ = false;
+    bool gave_up_ = false, has_multiples_ = false;
+    bool is_running_ = false;  ///< derive() was called: a text is matched
     size_t search_budget_ = 0;
     size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;
@@ -10816,6 +10833,9 @@ class RunTree {
     /// Tokens stored in closed runs.
     size_t n_token() const { return n_token_; }
 
+    /// Runs in use.
+    size_t n_run() const { return runs_.size() - free_.size(); }
+
     /// A new open run, which begins where its parent ends. first: its first token, or -1 if it is not known yet.
     RunId add(RunId parent, Token first, uint64_t now);
     /// Opens a closed run without children again, so that it grows.
@@ -11062,9 +11082,12 @@ class PrefixTree {
     void lose_context();
     /// The same for the bytes beyond the live rows.
     void lose_rest();
-    /// Item and row of the highest kept state of the live history, up to row n, that needs no rows beside it; row 0 if
-    /// there is none. All states are such where every cache has a window.
-    std::pair<uint32_t, size_t> whole_state(size_t n) const;
+    /// Item and row of the highest kept state of the live history up to row n; row 0 if there is none. lost: of those
+    /// that need no rows beside them, because the context's are gone; all are such where every cache has a window.
+    std::pair<uint32_t, size_t> nearest_state(size_t n, bool lost) const;
+    /// Makes that state the live one, of rows that lie in the context, and gives its row. The history stays: the rows
+    /// above are about to be computed as they were. errors: those of RowStore::load_state.
+    Result<size_t> load_nearest(size_t n);
     /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
     /// it is not kept, for want of room or because the copy failed.
     bool adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy);
@@ -11661,8 +11684,11 @@ class Trunk {
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
     /// callback, the tokens whose rows are missing are dropped.
     Status prefill(size_t n);
+    /// One step of a prefill of the missing rows up to `end`: as many as run at once. The tree knows of all tokens.
+    /// Calls nothing back.
+    Status run_piece(size_t end);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
-    /// token's. Calls nothing back.
+    /// token's. The tree is not told.
     Status run_prefill(size_t n);
     /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
     Status verify(uint32_t n_guess);
@@ -11768,7 +11794,8 @@ class Trunk {
     Status run(const Step& step);
     size_t next_piece(size_t end) const;
     void shorten_tree(size_t n);
-    /// Computes the first n rows again, in the pieces in which they were computed.
+    /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
+    /// unless the context has lost them.
     Status recompute(size_t n);
     template <class F>
     Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
@@ -12415,6 +12442,8 @@ struct Session::Impl {
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
+    /// Empties the history. Its checkpoints stay, and one of its end is kept. Nothing is queued.
+    Status leave_text();
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);
@@ -14863,9 +14892,11 @@ class JsonReader {
         ++at_;
         space();
         if (take(']')) return true;
+        out.inner_ = std::make_unique<Json::Inner>();
+        std::vector<Json>& items = out.inner_->items;
         for (;;) {
-            out.items_.emplace_back();
-            if (!value(out.items_.back(), depth + 1)) return false;
+            items.emplace_back();
+            if (!value(items.back(), depth + 1)) return false;
             space();
             if (take(']')) return true;
             if (!take(',')) return expected("',' or ']'");
@@ -14883,6 +14914,9 @@ class JsonReader {
         ++at_;
         space();
         if (take('}')) return true;
+        out.inner_ = std::make_unique<Json::Inner>();
+        std::vector<Json>& items = out.inner_->items;
+        std::vector<std::string>& keys = out.inner_->keys;
         for (;;) {
             space();
             if (!have('"')) return expected("a key in quotes");
@@ -14890,23 +14924,23 @@ class JsonReader {
             if (!string(key)) return false;
             space();
             if (!take(':')) return expected("':'");
-            size_t place = out.keys_.size();
-            if (out.keys_.size() < 16) {
-                n_compare_ += out.keys_.size();
-                for (size_t i = 0; i < out.keys_.size(); ++i)
-                    if (out.keys_[i] == key) place = i;
+            size_t place = keys.size();
+            if (keys.size() < 16) {
+                n_compare_ += keys.size();
+                for (size_t i = 0; i < keys.size(); ++i)
+                    if (keys[i] == key) place = i;
             } else {
                 if (seen.empty())
-                    for (size_t i = 0; i < out.keys_.size(); ++i) seen.emplace(out.keys_[i], i);
+                    for (size_t i = 0; i < keys.size(); ++i) seen.emplace(keys[i], i);
                 place = seen.emplace(key, place).first->second;
             }
-            if (place == out.keys_.size()) {
-                out.keys_.push_back(std::move(key));
-                out.items_.emplace_back();
+            if (place == keys.size()) {
+                keys.push_back(std::move(key));
+                items.emplace_back();
             } else {
-                out.items_[place] = Json();
+                items[place] = Json();
             }
-            if (!value(out.items_[place], depth + 1)) return false;
+            if (!value(items[place], depth + 1)) return false;
             space();
             if (take('}')) return true;
             if (!take(',')) return expected("',' or '}'");
@@ -14919,6 +14953,21 @@ class JsonReader {
     uint64_t n_compare_ = 0;
     Status status_;
 };
+
+Json::Json(const Json& other)
+    : kind_(other.kind_),
+      boolean_(other.boolean_),
+      text_(other.text_),
+      inner_(other.inner_ ? std::make_unique<Inner>(*other.inner_) : nullptr) {}
+
+Json& Json::operator=(const Json& other) { return *this = Json(other); }
+
+const Json::Inner& Json::inner() const {
+    static const Inner empty;
+    return inner_ ? *inner_ : empty;
+}
+const std::vector<Json>& Json::items() const { return inner().items; }
+const std::vector<std::string>& Json::keys() const { return inner().keys; }
 
 Result<Json> Json::parse(std::string_view text, const Limits& limits, uint64_t* n_compare) {
     Json value;
@@ -14949,8 +14998,9 @@ const char* Json::kind_name() const {
 }
 
 const Json* Json::find(std::string_view key) const {
-    for (size_t i = 0; i < keys_.size(); ++i)
-        if (keys_[i] == key) return &items_[i];
+    if (!inner_) return nullptr;
+    for (size_t i = 0; i < inner_->keys.size(); ++i)
+        if (inner_->keys[i] == key) return &inner_->items[i];
     return nullptr;
 }
 
@@ -14963,15 +15013,16 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
         case Kind::array:
         case Kind::object: break;
     }
+    const Inner& in = inner();
     const bool object = kind_ == Kind::object;
     out += object ? '{' : '[';
-    for (size_t i = 0; i < items_.size(); ++i) {
+    for (size_t i = 0; i < in.items.size(); ++i) {
         if (i > 0) out += ", ";
         if (object) {
-            out += json_quoted(keys_[i]);
+            out += json_quoted(in.keys[i]);
             out += ": ";
         }
-        items_[i].dump_to(out, numbers);
+        in.items[i].dump_to(out, numbers);
     }
     out += object ? '}' : ']';
 }
@@ -17038,6 +17089,7 @@ void ReplyParser::push(std::string_view piece) {
 
 void ReplyParser::finish() {
     final_ = true;
+    if (state_ == State::value) passed_ = Passed::whole;  // what is held back may be the beginning of its closing tag
     text_ += take_characters(bytes_, true);
     while (step()) {
     }
@@ -17401,6 +17453,7 @@ ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
     n.a = modulus;
     n.b = remainder;
     n.nullable = remainder == 0;
+    has_multiples_ = true;
     return intern(n);
 }
 
@@ -17652,6 +17705,7 @@ ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
     if (d != kNoMatch && nodes_[d].logic) {
         search_budget_ = expr_impl::kStepBudget;
+        is_running_ = true;
         if (!live(d)) d = kNoMatch;
     }
     steps_.set(e, byte_class, d);
@@ -17743,7 +17797,13 @@ bool ExprPool::live(ExprId e) {
     bool result = false;
     const ExprNode n = nodes_[e];
     if (n.kind == ExprKind::choice) {
-        for (uint32_t i = 0; i < n.b && !result; ++i) result = live(lists_[n.a + i]);
+        // While a text is written, an alternative that cannot be decided leaves the others their share of the steps.
+        for (uint32_t i = 0; i < n.b && !result; ++i) {
+            const size_t kept = is_running_ ? search_budget_ - search_budget_ / (n.b - i) : 0;
+            search_budget_ -= kept;
+            result = live(lists_[n.a + i]);
+            search_budget_ += kept;
+        }
     } else if (n.kind == ExprKind::repeat) {
         result = n.lo == 0 || live(n.a);
     } else {
@@ -17761,7 +17821,13 @@ bool ExprPool::search(ExprId e) {
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
+    const auto matches_something = [&](size_t at) {
+        for (; at > 0; at = from[at]) live_[queue[at]] = 1;
+        live_[e] = 1;
+        return true;
+    };
     for (size_t at = 0; at < queue.size(); ++at) {
+        if (has_room_for_digits(queue[at])) return matches_something(at);
         // The class that led on the last time is tried first: mostly it leads on again.
         for (unsigned i = 0; i < classes_.n; ++i) {
             const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
@@ -17770,10 +17836,7 @@ bool ExprPool::search(ExprId e) {
             if (nodes_[d].nullable || live_[d] == 1) {
                 live_[d] = 1;
                 hint_ = c;
-                for (size_t k = at;; k = from[k]) {
-                    live_[queue[k]] = 1;
-                    if (k == 0) return true;
-                }
+                return matches_something(at);
             }
             if (!queued.emplace(d, true).second) continue;
             queue.push_back(d);
@@ -17840,9 +17903,11 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
 // grammar/expr: counted repetitions.
 //
 // Owns    what keeps the derivatives of counts within counts small: nested counts that are one count, and the parts of
-//         a choice that another part covers.
+//         a choice that another part covers; and what a count of digits says about multiples.
 // Thread  as grammar/expr.h.
 // Tests   tests/test_grammar.cpp
+
+#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -17851,6 +17916,14 @@ namespace expr_impl {
 
 constexpr unsigned kShapeElements = 64;  // of a sequence that are compared with another's
 constexpr size_t kCompared = 16;         // parts that a part of a choice is compared with
+constexpr uint32_t kMaxRoom = 40;        // digits that may follow, of those that are asked for
+constexpr uint32_t kMaxRoomSteps = 200;  // expressions that are looked into for one number of digits
+
+uint64_t power10(uint32_t n) {
+    uint64_t p = 1;
+    for (; n > 0 && p <= UINT64_MAX / 10; --n) p *= 10;
+    return p;
+}
 
 }  // namespace expr_impl
 
@@ -17958,6 +18031,52 @@ void ExprPool::drop_covered(std::vector<ExprId>& parts) const {
     std::sort(dropped.begin(), dropped.end());
     const auto is_dropped = [&](ExprId p) { return std::binary_search(dropped.begin(), dropped.end(), p); };
     parts.erase(std::remove_if(parts.begin(), parts.end(), is_dropped), parts.end());
+}
+
+/// Whether every text of n digits matches, multiples aside. Those must be of numbers without a common divisor, and few
+/// enough for n digits to reach each remainder: then some text matches them all. `modulus` is their product.
+bool ExprPool::takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const {
+    const ExprNode& node = nodes_[e];
+    if (n_left == 0) return false;
+    --n_left;
+    switch (node.kind) {
+        case ExprKind::repeat: {
+            const ExprNode& one = nodes_[node.a];
+            if (n < node.lo || n > node.hi || one.kind != ExprKind::bytes) return false;
+            for (unsigned b = '0'; b <= '9'; ++b)
+                if (!sets_[one.a].has(b)) return false;
+            return true;
+        }
+        case ExprKind::multiple:
+            if (std::gcd(modulus, uint64_t{node.a}) != 1 || modulus > expr_impl::power10(n) / node.a) return false;
+            modulus *= node.a;
+            return true;
+        case ExprKind::concat: return nodes_[node.b].nullable && takes_digits(node.a, n, modulus, n_left);
+        case ExprKind::choice:
+            for (const ExprId p : parts(e)) {
+                uint64_t with = modulus;
+                if (!takes_digits(p, n, with, n_left)) continue;
+                modulus = with;
+                return true;
+            }
+            return false;
+        case ExprKind::both:
+            for (const ExprId p : parts(e))
+                if (!takes_digits(p, n, modulus, n_left)) return false;
+            return true;
+        default: return false;
+    }
+}
+
+bool ExprPool::has_room_for_digits(ExprId e) const {
+    if (!has_multiples_ || nodes_[e].kind != ExprKind::both) return false;
+    for (uint32_t n = 1; n <= expr_impl::kMaxRoom; ++n) {
+        uint64_t modulus = 1;
+        uint32_t n_left = expr_impl::kMaxRoomSteps;
+        if (takes_digits(e, n, modulus, n_left)) return true;
+        if (n_left == 0) return false;
+    }
+    return false;
 }
 
 /// d, then rest, as parts of a choice. Parts with counts are kept flat: a choice can compare them.
@@ -19576,8 +19695,6 @@ void Automaton::compact(std::vector<StateId>& keep) {
 }  // namespace auspex
 
 // --------------------------------------------------------------------- src/grammar/json_number.cpp
-
-#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -52374,13 +52491,21 @@ void PrefixTree::lose_rows(size_t n) {
     update_clear_end();
 }
 
-std::pair<uint32_t, size_t> PrefixTree::whole_state(size_t n) const {
-    for (RunId id = open_; options_.row_bytes == 0 && id != kNoRun; id = tree_[id].parent) {
+std::pair<uint32_t, size_t> PrefixTree::nearest_state(size_t n, bool lost) const {
+    if (lost && options_.row_bytes != 0) return {0, 0};
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent) {
         const std::vector<uint32_t>& on = tree_[id].states;
         for (size_t i = on.size(); i-- > 0;)
             if (states_[on[i]].row <= n && store_->is_whole(on[i])) return {on[i], states_[on[i]].row};
     }
     return {0, 0};
+}
+
+Result<size_t> PrefixTree::load_nearest(size_t n) {
+    recover();
+    const auto [item, row] = nearest_state(n, false);
+    if (row != 0) AUSPEX_TRY(store_->load_state(item, row));
+    return row;
 }
 
 void PrefixTree::lose_rest() {
@@ -52852,6 +52977,7 @@ namespace prefix_sync_impl {
 
 constexpr size_t kMaxLeft = 256;                   // divergences remembered
 constexpr size_t kMinForgotten = size_t{1} << 20;  // tokens of runs of which nothing is kept
+constexpr size_t kMaxForgotten = size_t{1} << 14;  // such runs: each takes as much as some 64 tokens
 
 size_t common(Span<const Token> a, const Token* b, size_t n_b) {
     const size_t n = std::min(a.size(), n_b);
@@ -53197,23 +53323,25 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest: none where nothing
+/// Keeps runs of which nothing but the tokens is kept only up to a limit, the last used longest: none where nothing
 /// ever is, so that they take no memory.
 void PrefixTree::forget_unused() {
-    const size_t limit = can_keep() ? std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context) : 0;
+    using namespace prefix_sync_impl;
+    const size_t limit = can_keep() ? std::max(kMinForgotten, 4 * options_.n_context) : 0;
     size_t n_unused = 0;
     std::vector<std::pair<uint64_t, RunId>> unused;
-    if (tree_.n_token() <= limit) return;
+    if (tree_.n_token() <= limit && tree_.n_run() <= kMaxForgotten) return;
     for (RunId id = 1; id < tree_.size(); ++id) {
         const Run& run = tree_[id];
         if (!run.used || run.n_state != 0 || tree_.is_below(open_, id)) continue;
         n_unused += run.tokens.size();
         unused.push_back({run.last_use, id});
     }
-    if (n_unused <= limit) return;
+    size_t n_run = unused.size();
+    if (n_unused <= limit && n_run <= kMaxForgotten) return;
     std::sort(unused.begin(), unused.end());
     for (const auto& [last_use, id] : unused) {
-        if (n_unused <= limit / 2) break;
+        if (n_unused <= limit / 2 && n_run <= kMaxForgotten / 2) break;
         if (!tree_[id].used) continue;  // went with a run above it
         size_t n = 0;
         std::vector<RunId> open{id};
@@ -53221,6 +53349,7 @@ void PrefixTree::forget_unused() {
             const RunId at = open.back();
             open.pop_back();
             n += tree_[at].tokens.size();
+            --n_run;
             for (const Run::Child& child : tree_[at].children) open.push_back(child.run);
         }
         n_unused -= n;
@@ -53940,6 +54069,15 @@ bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
     return ask_to_go_on("reading the prompt", timeline_.n_row() - begin, end - begin);
 }
 
+Status Trunk::run_piece(size_t end) {
+    const size_t n = next_piece(end);
+    make_room(n);
+    AUSPEX_TRY(run_prefill(n));
+    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    tree_->computed(n);
+    return {};
+}
+
 Status Trunk::prefill(size_t n) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
@@ -53950,11 +54088,7 @@ Status Trunk::prefill(size_t n) {
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
-        const size_t piece = next_piece(end);
-        make_room(piece);
-        AUSPEX_TRY(run_prefill(piece));
-        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
-        tree_->computed(piece);
+        AUSPEX_TRY(run_piece(end));
         report_windows();
     }
     if (n != 0) (void)ask_to_go_on(begin, end);  // 1.0: there is nothing left to cancel
@@ -54045,11 +54179,15 @@ Status Trunk::repair() {
 
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
+    const size_t n_told = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
-    n_window_full_ = n_reported;
     redo_ = spans;
+    size_t row = 0;
+    if (n_told != 0) AUSPEX_TRY(tree_->load_nearest(n_told).get(row));
+    n_window_full_ = n_reported;
+    if (row < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
     redo_.clear();
     return {};
@@ -56077,10 +56215,7 @@ class FileLoader {
 
     /// As for a snapshot: the rows are a text of their own, and what was live is kept as a branch.
     Status make_room() {
-        s_.trunk->follow();
-        PrefixReport report;
-        AUSPEX_TRY(s_.trunk->change_state([&] { return s_.tree->sync({}, {}, false).get(report); }));
-        s_.timeline.restart(0);
+        AUSPEX_TRY(s_.leave_text());
         s_.trunk->make_room(n_row());
         return {};
     }
@@ -56902,6 +57037,16 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
 
 Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
 
+Status Session::Impl::leave_text() {
+    AUSPEX_TRY(fill_draft_cache(timeline.n_row()));  // for the state that is kept of its end
+    trunk->follow();
+    detail::PrefixReport report;
+    const Status s = trunk->change_state([&] { return tree->sync({}, {}, false).get(report); });
+    trunk->restart(0);  // if it failed, too: the tree has given up the live history
+    forget_text();
+    return s;
+}
+
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
@@ -57173,16 +57318,12 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
-    AUSPEX_TRY(s.fill_draft_cache(s.timeline.n_row()));  // for a state that is kept of the text before
-    s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
-    detail::PrefixReport report;
-    Status done = s.trunk->change_state([&] { return s.tree->sync({}, {}, false).get(report); });
+    AUSPEX_TRY(s.leave_text());
     const size_t n_row = static_cast<size_t>(parts.text.n_row);
     s.trunk->make_room(n_row);
-    s.timeline.close_step();
-    if (done.ok())
-        done = s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
+    const Status done =
+        s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
     if (!done.ok()) {
         s.abandon();
         return done;
@@ -57397,7 +57538,7 @@ Status compute_session(Impl& from, Impl& to, SyncReport* report) {
     copy_kept(from, to);
     to.tree->recover();
     to.tree->lose_rest();
-    const auto [state, row] = to.tree->whole_state(n == n_given ? std::max<size_t>(n, 1) - 1 : n);
+    const auto [state, row] = to.tree->nearest_state(n == n_given ? std::max<size_t>(n, 1) - 1 : n, true);
     if (row != 0) AUSPEX_TRY(to.store->load_state(state, row));
     AUSPEX_TRY(to.trunk->compute_as(spans, n));
     to.trunk->follow();
@@ -57635,14 +57776,14 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
-    s.abandon();
-    for (const Token id : all) s.timeline.append(id);
-    s.timeline.give();
+    AUSPEX_TRY(s.leave_text());
+    s.timeline.assign(all);
+    s.trunk->follow();
     while (s.timeline.n_row() < all.size()) {
-        const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
-        AUSPEX_TRY(s.trunk->run_prefill(n));
+        const size_t first = s.timeline.n_row();
+        AUSPEX_TRY(s.trunk->run_piece(all.size()));
         s.trunk->forget_logits();  // the heads below overwrite them
-        AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
+        AUSPEX_TRY(score_impl::score_rows(s, first, s.timeline.n_row() - first, sink));
     }
     return s.trunk->find_logits();
 }
@@ -57662,7 +57803,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
-    s.abandon();
+    AUSPEX_TRY(s.leave_text());
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
@@ -57704,9 +57845,10 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
-    s.abandon();
+    AUSPEX_TRY(s.leave_text());
+    s.trunk->make_room(n_token + n_row);  // for rows that are no text
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
-    s.trunk->restart(0);  // profiling ran rows that are no text
+    s.trunk->restart(0);
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }

@@ -36,6 +36,9 @@ class Trunk {
     /// One step of a prefill of the missing rows up to `end`: as many as run at once. The tree knows of all tokens.
     /// Calls nothing back.
     Status run_piece(size_t end);
+    /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
+    /// token's. The tree is not told.
+    Status run_prefill(size_t n);
     /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
     Status verify(uint32_t n_guess);
     /// Logits of row i of that step.
@@ -138,9 +141,6 @@ class Trunk {
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
-    /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
-    /// token's.
-    Status run_prefill(size_t n);
     size_t next_piece(size_t end) const;
     void shorten_tree(size_t n);
     /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
