@@ -65,7 +65,9 @@ double relative_error(const float* a, const float* b, size_t n) {
         diff += (double{a[i]} - double{b[i]}) * (double{a[i]} - double{b[i]});
         sum += double{b[i]} * double{b[i]};
     }
-    return std::sqrt(diff / sum);
+    if (diff == 0) return 0;
+    const double error = std::sqrt(diff / sum);
+    return std::isnan(error) ? INFINITY : error;  // a NaN would get lost in the largest of several
 }
 
 size_t arg_max(const float* a, size_t n) {

@@ -29,7 +29,7 @@ Reference load_small_reference();
 std::vector<auspex::Token> ids_of(const auspex::detail::Json& list);
 std::vector<double> numbers_of(const auspex::detail::Json& list);
 
-/// sqrt(sum (a-b)^2 / sum b^2)
+/// sqrt(sum (a-b)^2 / sum b^2); infinity where that is NaN
 double relative_error(const float* a, const float* b, size_t n);
 size_t arg_max(const float* a, size_t n);
 /// Largest minus second largest.

@@ -68,6 +68,30 @@ TEST_CASE("back-end equivalence: the CPU's rows alone, among nine, in a prompt, 
     }
 }
 
+/// Nine rows of a step and a prompt after it, on both.
+void check_step_and_prompt(const Rig& rig) {
+    auto gpu = rig.context(), cpu = rig.context(*rig.cpu);
+    const std::vector<Token> ids = tiny_ids(50, 3);
+    for (const auto& [at, n] : {std::pair<uint32_t, uint32_t>(0, 9), {9, 40}}) {
+        const bool step = n == 9;
+        const std::vector<float> want = rig.run(*cpu, part(ids, at, n), at, step, 9),
+                                 got = rig.run(*gpu, part(ids, at, n), at, step, 9);
+        CHECK(error_of(got, want) < 3e-3);
+        if (!step) break;
+        gpu->commit(n);
+        cpu->commit(n);
+    }
+}
+
+TEST_CASE("a shared expert whose width fills no tile gives the CPU's rows in a prompt after a step") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    TinyOptions tiny = tiny_of(false);
+    tiny.family = Family::qwen35moe;
+    tiny.d_ff_shared = 104;
+    check_step_and_prompt(Rig(tiny));
+}
+
 TEST_CASE("back-end equivalence: every weight type gives the CPU's logits") {
     if (!shared_gpu()) return;
     HotPath hot_path;

@@ -117,7 +117,7 @@ void add_tokenizer(GgufWriter& file) {
     file.add("tokenizer.ggml.eos_token_id", uint32_t{266});
 }
 
-constexpr uint32_t kHeadKv = 2, kExpert = 5, kUsed = 2, kFfExpert = 256, kFfShared = 256;
+constexpr uint32_t kHeadKv = 2, kExpert = 5, kUsed = 2, kFfExpert = 256;
 
 /// The rows of one matrix after those of another.
 std::vector<float> below(std::vector<float> a, const std::vector<float>& b) {
@@ -194,9 +194,9 @@ void experts(Maker& m, const std::string& b) {
         m.add(b + "ffn_up_exps.weight", m.o.type, {m.o.d_model, kFfExpert, kExpert}, up);
     }
     m.stack(b + "ffn_down_exps.weight", kExpert, m.o.d_model, kFfExpert, 0.5f);
-    m.matrix(b + "ffn_gate_shexp.weight", kFfShared, m.o.d_model);
-    m.matrix(b + "ffn_up_shexp.weight", kFfShared, m.o.d_model);
-    m.matrix(b + "ffn_down_shexp.weight", m.o.d_model, kFfShared, 0.5f);
+    m.matrix(b + "ffn_gate_shexp.weight", m.o.d_ff_shared, m.o.d_model);
+    m.matrix(b + "ffn_up_shexp.weight", m.o.d_ff_shared, m.o.d_model);
+    m.matrix(b + "ffn_down_shexp.weight", m.o.d_model, m.o.d_ff_shared, 0.5f);
     if (m.o.family == Family::step35)
         m.vector(b + "exp_probs_b.bias", kExpert, 0, 0.2f);
     else
@@ -224,7 +224,7 @@ void common_keys(Maker& m, uint32_t n_mtp, float eps) {
     m.key("expert_count", kExpert);
     m.key("expert_used_count", kUsed);
     m.key("expert_feed_forward_length", kFfExpert);
-    m.key("expert_shared_feed_forward_length", kFfShared);
+    m.key("expert_shared_feed_forward_length", m.o.d_ff_shared);
 }
 
 void outer(Maker& m, bool tied) {
@@ -358,10 +358,10 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
     static std::mutex mutex;
     const std::string key =
         say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
-            o.interval, " ", o.d_ff, " ", o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ",
-            static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
-            static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ", static_cast<double>(o.scale), " ",
-            static_cast<double>(o.rope_base));
+            o.interval, " ", o.d_model, " ", o.d_ff, " ", o.d_ff_shared, " ", o.n_head_k, " ", o.n_head_v, " ",
+            o.d_head, " ", o.d_key, " ", static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused),
+            static_cast<int>(o.factors), static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ",
+            static_cast<double>(o.scale), " ", static_cast<double>(o.rope_base));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];
     if (bytes.empty()) bytes = std::move(tiny_shards(o, 1)[0]);

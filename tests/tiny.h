@@ -18,7 +18,8 @@ struct TinyOptions {
     uint32_t n_layer = 4;
     uint32_t interval = 4;  ///< every so many layers one of attention; step35: one without a window, from the first
     uint32_t d_model = 256;
-    uint32_t d_ff = 512;  ///< of dense layers
+    uint32_t d_ff = 512;         ///< of dense layers
+    uint32_t d_ff_shared = 256;  ///< of the shared expert
     uint32_t n_head_k = 2, n_head_v = 4;
     uint32_t d_head = 64;    ///< of attention
     uint32_t d_key = 64;     ///< of DeltaNet heads, keys and values

@@ -391,8 +391,8 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
         to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2 * b.n_half),
-                 &b.moe.shared, "experts");
+        to->want(Arena::scratch, few * m.d_shared * sizeof(float), &b.moe.shared, "experts");
+        to->want(Arena::scratch, many * m.d_shared * 2 * b.n_half, &b.moe.shared_halves, "experts");
         to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
         to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
         to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,

@@ -114,9 +114,10 @@ struct Buffers {
     struct Moe {
         Region logits, choice;       ///< of the router; moe_args.h
         Region hidden;               ///< few rows: f32 [places, d_slot]
-        Region shared;               ///< of the shared expert: few rows f32 [n_row, d_slot], many: halves
+        Region shared;               ///< of the shared expert, few rows: f32 [n_row, d_slot]
         Region sum, squares;         ///< few rows: the residual with the shared expert's part on it
         Region list, halves, parts;  ///< many rows: sorted places, hidden halves, results by place
+        Region shared_halves;        ///< of the shared expert, many rows; what pads a row stays 0
     };
     Moe moe;
     Region sample_part, sample_hist, sample_list, sample_best;

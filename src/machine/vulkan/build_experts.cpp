@@ -259,7 +259,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.factor = 1;
         a.limit = m.limit_shared;
         uses({{id(kStep), id(kHalves)}, {id(kMoeShared)}});
-        expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up");
+        expert_gemm(gate, c, a, buffers_.halves, b.shared_halves, {c.groups_x(n_row)}, false, "gate+up");
     }
     route(d, pass);
     args::ListArgs list{};
@@ -280,7 +280,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
         uses({{id(kStep), id(kMoeShared)}, {id(kMoeRows)}});
-        expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product");
+        expert_gemm(own, c, a, b.shared_halves, shared_rows, {c.groups_x(n_row)}, false, "product");
     }
     a = args::GemmArgs();
     a.n_row = n_entry;

@@ -67,7 +67,8 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
             zero.fill(kv.v, 0);
         }
     zero.fill(buffers_.sample_hist, 0);
-    for (const Region* r : {&buffers_.moe.choice, &buffers_.moe.hidden, &buffers_.moe.shared, &buffers_.moe.halves})
+    const Buffers::Moe& moe = buffers_.moe;
+    for (const Region* r : {&moe.choice, &moe.hidden, &moe.shared, &moe.shared_halves, &moe.halves})
         if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
         for (const Region& r : *rows)
