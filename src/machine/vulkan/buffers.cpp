@@ -229,7 +229,7 @@ Status Buffers::lay_out(Planned* to) {
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     Needs needs(plan, b.n_row_max);
     b.n_half = options.exact_prompts ? 2 : 1;
-    needs.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
+    needs.attend_matrix = b.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
     needs.shuffles = model.device->shuffles;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {

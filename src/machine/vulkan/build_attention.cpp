@@ -165,7 +165,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const bool matrix = model_.device->attend_matrix && !buffers_.exact();
+    const bool matrix = buffers_.attend_matrix;
     const uint32_t n_query = pass.n_row * (a.n_head / a.n_head_kv);
     args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
