@@ -92,6 +92,19 @@ TEST_CASE("a shared expert whose width fills no tile gives the CPU's rows in a p
     check_step_and_prompt(Rig(tiny));
 }
 
+TEST_CASE("rotation factors small enough for more than a turn a position give the CPU's rows") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    TinyOptions tiny = narrow_of(false);
+    tiny.family = Family::step35;
+    std::vector<std::byte> bytes = tiny_model(tiny);
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    const float factor = 0.1f;  // 1.6 turns of the first pair
+    std::memcpy(bytes.data() + (file.tensor("rope_freqs.weight")->data - bytes.data()), &factor, sizeof factor);
+    check_step_and_prompt(Rig(Span<const std::byte>(bytes)));
+}
+
 TEST_CASE("back-end equivalence: every weight type gives the CPU's logits") {
     if (!shared_gpu()) return;
     HotPath hot_path;

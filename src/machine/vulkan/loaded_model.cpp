@@ -55,14 +55,14 @@ struct Packing {
     }
 };
 
-/// Turns per position of each pair, times 2^64: base^(-2i / n_rot) / factor_i / (2 pi).
+/// Turns per position of each pair, times 2^64, less whole turns: base^(-2i / n_rot) / factor_i / (2 pi).
 std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factors) {
     std::vector<uint32_t> words;
     for (uint32_t i = 0; i < n_rot / 2; ++i) {
         const long double turns = std::pow(static_cast<long double>(base), -2.0L * i / n_rot) /
                                   (factors ? static_cast<long double>(factors[i]) : 1.0L) /
                                   (2.0L * 3.14159265358979323846264338327950288L);
-        const uint64_t scaled = static_cast<uint64_t>(turns * 18446744073709551616.0L);
+        const uint64_t scaled = static_cast<uint64_t>(std::fmod(turns, 1.0L) * 18446744073709551616.0L);
         words.push_back(static_cast<uint32_t>(scaled));
         words.push_back(static_cast<uint32_t>(scaled >> 32));
     }
