@@ -9526,9 +9526,10 @@ struct Buffers {
     struct Moe {
         Region logits, choice;       ///< of the router; moe_args.h
         Region hidden;               ///< few rows: f32 [places, d_slot]
-        Region shared;               ///< of the shared expert: few rows f32 [n_row, d_slot], many: halves
+        Region shared;               ///< of the shared expert, few rows: f32 [n_row, d_slot]
         Region sum, squares;         ///< few rows: the residual with the shared expert's part on it
         Region list, halves, parts;  ///< many rows: sorted places, hidden halves, results by place
+        Region shared_halves;        ///< of the shared expert, many rows; what pads a row stays 0
     };
     Moe moe;
     Region sample_part, sample_hist, sample_list, sample_best;
@@ -9537,7 +9538,8 @@ struct Buffers {
 
     uint32_t n_half = 1;  ///< halves of a value in rows packed for products: 2 if those products are exact
     bool exact() const { return n_half == 2; }
-    uint32_t n_row_max = 0;  ///< rows the row buffers hold
+    bool attend_matrix = false;  ///< attention of many rows runs on matrix units
+    uint32_t n_row_max = 0;      ///< rows the row buffers hold
     uint32_t n_context = 0;
     uint32_t n_sample_part = 0;
 
@@ -46372,14 +46374,14 @@ struct Packing {
     }
 };
 
-/// Turns per position of each pair, times 2^64: base^(-2i / n_rot) / factor_i / (2 pi).
+/// Turns per position of each pair, times 2^64, less whole turns: base^(-2i / n_rot) / factor_i / (2 pi).
 std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factors) {
     std::vector<uint32_t> words;
     for (uint32_t i = 0; i < n_rot / 2; ++i) {
         const long double turns = std::pow(static_cast<long double>(base), -2.0L * i / n_rot) /
                                   (factors ? static_cast<long double>(factors[i]) : 1.0L) /
                                   (2.0L * 3.14159265358979323846264338327950288L);
-        const uint64_t scaled = static_cast<uint64_t>(turns * 18446744073709551616.0L);
+        const uint64_t scaled = static_cast<uint64_t>(std::fmod(turns, 1.0L) * 18446744073709551616.0L);
         words.push_back(static_cast<uint32_t>(scaled));
         words.push_back(static_cast<uint32_t>(scaled >> 32));
     }
@@ -46894,7 +46896,7 @@ Status Buffers::lay_out(Planned* to) {
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     Needs needs(plan, b.n_row_max);
     b.n_half = options.exact_prompts ? 2 : 1;
-    needs.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
+    needs.attend_matrix = b.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
     needs.shuffles = model.device->shuffles;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
@@ -47056,8 +47058,8 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
         to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2 * b.n_half),
-                 &b.moe.shared, "experts");
+        to->want(Arena::scratch, few * m.d_shared * sizeof(float), &b.moe.shared, "experts");
+        to->want(Arena::scratch, many * m.d_shared * 2 * b.n_half, &b.moe.shared_halves, "experts");
         to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
         to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
         to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,
@@ -48158,7 +48160,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const bool matrix = model_.device->attend_matrix && !buffers_.exact();
+    const bool matrix = buffers_.attend_matrix;
     const uint32_t n_query = pass.n_row * (a.n_head / a.n_head_kv);
     args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
@@ -48559,7 +48561,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.factor = 1;
         a.limit = m.limit_shared;
         uses({{id(kStep), id(kHalves)}, {id(kMoeShared)}});
-        expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up");
+        expert_gemm(gate, c, a, buffers_.halves, b.shared_halves, {c.groups_x(n_row)}, false, "gate+up");
     }
     route(d, pass);
     args::ListArgs list{};
@@ -48580,7 +48582,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
         uses({{id(kStep), id(kMoeShared)}, {id(kMoeRows)}});
-        expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product");
+        expert_gemm(own, c, a, b.shared_halves, shared_rows, {c.groups_x(n_row)}, false, "product");
     }
     a = args::GemmArgs();
     a.n_row = n_entry;
@@ -48681,7 +48683,8 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
             zero.fill(kv.v, 0);
         }
     zero.fill(buffers_.sample_hist, 0);
-    for (const Region* r : {&buffers_.moe.choice, &buffers_.moe.hidden, &buffers_.moe.shared, &buffers_.moe.halves})
+    const Buffers::Moe& moe = buffers_.moe;
+    for (const Region* r : {&moe.choice, &moe.hidden, &moe.shared, &moe.shared_halves, &moe.halves})
         if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
         for (const Region& r : *rows)
