@@ -54182,13 +54182,14 @@ Status Trunk::repair() {
 
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
-    const size_t n_told = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
+    // Rows of which the tree knows, so that its checkpoints are theirs.
+    const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     redo_ = spans;
     size_t row = 0;
-    if (n_told != 0) AUSPEX_TRY(tree_->load_nearest(n_told).get(row));
+    if (n_known != 0) AUSPEX_TRY(tree_->load_nearest(n_known).get(row));
     n_window_full_ = n_reported;
     if (row < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
