@@ -436,9 +436,9 @@ AUSPEX_C_API auspex_code auspex_session_create(const auspex_model* model, const 
 /* Not while a call on it runs. */
 AUSPEX_C_API void auspex_session_free(auspex_session* session);
 /* From any thread, at any time while the session exists: the call that runs on it returns AUSPEX_CANCELLED before its
- * next step; syncs, steps, logits and scores also where that was the last one, with everything computed and every
- * output set. What was computed stays. Without a running call nothing happens, so a loop over auspex_session_next()
- * needs a flag of its own beside this. Loading and saving files are not cancelled. */
+ * next step. What it has computed stays. sync, next, logits and score return it also if the cancel came during their
+ * last step; then everything is computed and every output is set. Without a running call nothing happens, so a loop
+ * over auspex_session_next() needs a flag of its own beside this. Loading and saving files are not cancelled. */
 AUSPEX_C_API void auspex_session_cancel(auspex_session* session);
 
 /* Makes the history equal to `ids` and computes the rows that are missing. marks, report: may be null. */
@@ -892,7 +892,7 @@ class Running {
     Running& operator=(const Running&) = delete;
     Answer answer() const;  ///< bad_argument unless it may run
     bool cancelled() const;
-    /// What a call returns that has computed everything: cancelled if that came during its last step.
+    /// The answer of a call that has computed everything: cancelled if a cancel came during its last step.
     Answer done() const;
     Session& session() const { return session_->session; }
 

@@ -3372,7 +3372,7 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
-    /// Digits alone lead to a text of the expression: there is room for as many as its multiples need.
+    /// Whether digits alone complete a text: as many may follow as the multiples in the expression need.
     bool has_room_for_digits(ExprId e) const;
     bool takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const;
     /// The first element of a sequence, how many times it comes, and what follows.
@@ -5217,15 +5217,15 @@ struct KvShape {
     struct Places {
         uint32_t first = 0, n = 0;
     };
-    /// Where rows first .. end - 1 are, in this order; the second range is what lies at the ring's beginning again.
+    /// The places of rows first .. end - 1, in their order: up to the end of the ring, then from its beginning.
     std::array<Places, 2> places(uint32_t first, uint32_t end) const {
         const uint32_t at = place(first), n = std::min(end - first, n_ring - at);
         return {{{at, n}, {0, end - first - n}}};
     }
-    /// True if every row stays: the cache can be cut at any of them. Of others, what later rows may see is part of the
-    /// state.
+    /// True if every row stays, so that the cache can be cut at any of them. If not, the rows that later ones may see
+    /// are part of the state.
     bool keeps_rows() const { return window == 0; }
-    /// Rows that are part of the state, at most.
+    /// The largest number of rows in the state.
     uint64_t n_state_row() const { return keeps_rows() ? 0 : uint64_t{window} - 1 + sinks; }
 };
 
@@ -11084,11 +11084,11 @@ class PrefixTree {
     void lose_context();
     /// The same for the bytes beyond the live rows.
     void lose_rest();
-    /// Item and row of the highest kept state of the live history up to row n; row 0 if there is none. lost: of those
-    /// that need no rows beside them, because the context's are gone; all are such where every cache has a window.
+    /// Item and row of the highest kept state of the live history up to row n; row 0 if there is none. lost: the rows
+    /// of the context are gone, so only states that need none count; where every cache has a window, all of them.
     std::pair<uint32_t, size_t> nearest_state(size_t n, bool lost) const;
-    /// Makes that state the live one, of rows that lie in the context, and gives its row. The history stays: the rows
-    /// above are about to be computed as they were. errors: those of RowStore::load_state.
+    /// Loads that state, over rows that are still in the context, and returns its row. The history stays: the caller
+    /// computes the rows above again as they were. errors: those of RowStore::load_state.
     Result<size_t> load_nearest(size_t n);
     /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
     /// it is not kept, for want of room or because the copy failed.
@@ -11686,11 +11686,10 @@ class Trunk {
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
     /// callback, the tokens whose rows are missing are dropped.
     Status prefill(size_t n);
-    /// One step of a prefill of the missing rows up to `end`: as many as run at once. The tree knows of all tokens.
-    /// Calls nothing back.
+    /// Runs the next piece of a prefill of the rows below `end`. The tree must know the tokens. Calls nothing back.
     Status run_piece(size_t end);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
-    /// token's. The tree is not told.
+    /// token's. Does not tell the tree.
     Status run_prefill(size_t n);
     /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
     Status verify(uint32_t n_guess);
@@ -12444,7 +12443,7 @@ struct Session::Impl {
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
-    /// Empties the history. Its checkpoints stay, and one of its end is kept. Nothing is queued.
+    /// Empties the history; keeps its checkpoints, and one more at its end. No cycle may be queued.
     Status leave_text();
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
@@ -12595,7 +12594,7 @@ namespace detail {
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
 /// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
-/// with kv_budget_bytes: a layer with a window keeps more rows for longer steps, so that its window would be narrower.
+/// with kv_budget_bytes: longer steps need longer rings, which would leave less of the budget for the windows.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 
 /// The window of every attention layer, trunk first.
@@ -17918,8 +17917,8 @@ namespace expr_impl {
 
 constexpr unsigned kShapeElements = 64;  // of a sequence that are compared with another's
 constexpr size_t kCompared = 16;         // parts that a part of a choice is compared with
-constexpr uint32_t kMaxRoom = 40;        // digits that may follow, of those that are asked for
-constexpr uint32_t kMaxRoomSteps = 200;  // expressions that are looked into for one number of digits
+constexpr uint32_t kMaxRoom = 40;        // the most digits that are tried
+constexpr uint32_t kMaxRoomSteps = 200;  // expressions visited for each number of digits
 
 uint64_t power10(uint32_t n) {
     uint64_t p = 1;
@@ -49077,7 +49076,7 @@ bool of_draft(const Plan& plan, SlotId id) {
     return false;
 }
 
-/// Slots of both caches: the codes of every head, then the scales.
+/// Adds these slots of both caches: the codes of every head, then the scales.
 void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::vector<Region>* to) {
     for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
         uint64_t at = 0;
@@ -49088,8 +49087,8 @@ void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::ve
     }
 }
 
-/// The slots of what rows from n_row on may see, in the order of rows: the sinks, which come first in a cache, and the
-/// ring of the rows after them.
+/// The slots of the rows that row n_row and later ones may see, in the order of rows: the sinks, which begin a cache,
+/// then the ring.
 std::array<KvShape::Places, 3> visible_slots(const KvShape& kv, uint32_t n_row) {
     const uint32_t sinks = std::min(kv.sinks, n_row), low = std::max(kv.low(n_row), sinks);
     const std::array<KvShape::Places, 2> ring = kv.places(low - sinks, n_row - sinks);
@@ -53326,8 +53325,8 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps runs of which nothing but the tokens is kept only up to a limit, the last used longest: none where nothing
-/// ever is, so that they take no memory.
+/// Forgets runs of which only the tokens are kept, the least recently used first, once they exceed a limit; all of them
+/// where nothing can ever be kept.
 void PrefixTree::forget_unused() {
     using namespace prefix_sync_impl;
     const size_t limit = can_keep() ? std::max(kMinForgotten, 4 * options_.n_context) : 0;
@@ -54182,7 +54181,7 @@ Status Trunk::repair() {
 
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
-    // Rows of which the tree knows, so that its checkpoints are theirs.
+    // Rows that the tree knows of: its checkpoints belong to them.
     const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;
@@ -57850,7 +57849,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
     AUSPEX_TRY(s.leave_text());
-    s.trunk->make_room(n_token + n_row);  // for rows that are no text
+    s.trunk->make_room(n_token + n_row);  // the step overwrites these rows
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);
     if (!times.ok()) return s.trunk->track(times.status());

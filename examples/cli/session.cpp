@@ -43,8 +43,8 @@ void add_session(CLI::App& command, SessionFlag& o) {
                        "Continue the conversation in this file and save it there; a new one if there is no such file");
 }
 
-/// Whether the file can be saved: nobody should learn that after the text. Saving may write a file with a longer name
-/// first, which then replaces this one. A link is left to it.
+/// Refuses a file that cannot be saved before any text is generated. Saving may write a file with a longer name first
+/// and rename it, so that one is tried. A link is not: saving follows it.
 static Status check_writable(const std::string& path) {
     std::error_code error;
     if (std::filesystem::is_symlink(native_path(path), error)) return {};

@@ -50,9 +50,9 @@ Status Engine::load() {
     if (!s.ok()) return s;
     s = create_session();
     if (s.code != Code::bad_argument || options_.cache.empty()) return s;
-    auspex::SessionOptions o = session_options_;
+    auspex::SessionOptions o = session_options_;  // is it --cache alone that is wrong?
     o.checkpoint_bytes = auspex::kDefaultCheckpoints;
-    if (auspex::Session::plan(on_.model, o).ok()) s.text = "--cache " + options_.cache + ": " + s.text;  // it alone
+    if (auspex::Session::plan(on_.model, o).ok()) s.text = "--cache " + options_.cache + ": " + s.text;
     return s;
 }
 

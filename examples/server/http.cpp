@@ -185,7 +185,7 @@ struct HttpServer::Impl final : httplib::Server {
         const std::string scheme = lower(target.substr(0, target.find("://") + 1));
         if (scheme != "http:" && scheme != "https:") return;
         const size_t host = scheme.size() + 2, end = std::min(target.find_first_of("/?", host), target.size());
-        if (end == host || to->path.compare(0, end, target, 0, end) != 0) return;  // escapes in a host: there is none
+        if (end == host || to->path.compare(0, end, target, 0, end) != 0) return;  // a host has no escapes
         to->headers["host"] = target.substr(host, end - host);
         to->path.erase(0, end);
         if (to->path.empty()) to->path = "/";

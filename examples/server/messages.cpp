@@ -162,21 +162,16 @@ class MessagesReader {
             if (text.compare(0, 27, "x-anthropic-billing-header:") == 0)
                 dropped_header = true;
             else
-                append(&all, text);
+                append_paragraph(&all, text);
         }
         return all;
     }
 
-    /// Conversations that the server holds. Clients that can do without them know this by the details.
+    /// The client wants the server to hold the conversation. `details` tells it to go on without.
     static Failure no_threads() {
         Failure f = not_supported("thread is not available; leave it out and send the whole conversation in messages");
         f.extra["details"] = {{"error_code", "thread_unsupported_request"}, {"unsupported", Json::array({"thread"})}};
         return f;
-    }
-
-    static void append(std::string* to, const std::string& text) {
-        if (!to->empty() && !text.empty()) *to += "\n\n";
-        *to += text;
     }
 
     void fail(const std::string& why) {
@@ -220,9 +215,8 @@ class MessagesReader {
             fields.text("tool_use_id", &id);
             to->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
         } else if (type == "thinking") {
-            if (!message->contains("reasoning_content")) (*message)["reasoning_content"] = "";
             fields.text("thinking", &value);
-            append(&(*message)["reasoning_content"].get_ref<std::string&>(), value);
+            add_thinking(value, message);
         } else if (type == "tool_use") {
             const Json* input = fields.object("input");
             std::string name;
@@ -230,7 +224,7 @@ class MessagesReader {
             (*message)["tool_calls"].push_back(
                 {{"type", "function"}, {"function", {{"name", name}, {"arguments", input ? *input : Json::object()}}}});
         } else if (type != "redacted_thinking") {
-            append(text, part_text(block, path, &failure_));
+            append_paragraph(text, part_text(block, path, &failure_));
         }
     }
 

@@ -132,7 +132,7 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
     const bool nested = inner != choice->end() && inner->is_object();
     const Fields function = fields.inside(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.");
     if (function.text("name", &to->form.call_name)) {
-        to->form.parallel = false;  // this function is called exactly once there
+        to->form.parallel = false;  // OpenAI: exactly one call of this function
         return;
     }
     std::string type = "function";
@@ -172,6 +172,17 @@ Failure read_conversation(const Json& body, Conversation* to) {
     read_tool_choice(fields, to);
     read_response_format(fields, &to->form);
     return failure.ok() ? arrange_messages(to) : failure;
+}
+
+void append_paragraph(std::string* to, const std::string& text) {
+    if (!to->empty() && !text.empty()) *to += "\n\n";
+    *to += text;
+}
+
+void add_thinking(const std::string& text, Json* message) {
+    Json& thinking = (*message)["reasoning_content"];
+    if (thinking.is_null()) thinking = "";
+    append_paragraph(&thinking.get_ref<std::string&>(), text);
 }
 
 Failure arrange_messages(Conversation* conversation) {

@@ -34,6 +34,10 @@ struct Conversation {
 Failure read_conversation(const Json& body, Conversation* to);
 /// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.
 void read_tool_choice(const Fields& fields, Conversation* to);
+/// Adds a text after a blank line, where there is something on both sides of it.
+void append_paragraph(std::string* to, const std::string& text);
+/// Adds a block of thinking to a message of the assistant.
+void add_thinking(const std::string& text, Json* message);
 /// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
 /// ones become messages of the user. Contents become strings.
 Failure arrange_messages(Conversation* conversation);

@@ -229,10 +229,7 @@ class ItemReader {
             if (const Json* content = fields.find("content"))
                 text = content_text(*content, path + ".content", &failure_);
             if (text.empty()) fields.text("encrypted_content", &text);
-            if (text.empty()) return;
-            Json& message = start_turn();
-            const std::string before = message.value("reasoning_content", "");
-            message["reasoning_content"] = before.empty() ? text : before + "\n\n" + text;
+            if (!text.empty()) add_thinking(text, &start_turn());
         } else if (type == "item_reference") {
             failure_ =
                 not_supported(path + " refers to an item by its id, and items are not kept; send the item itself");

@@ -243,7 +243,7 @@ class Running {
     Running& operator=(const Running&) = delete;
     Answer answer() const;  ///< bad_argument unless it may run
     bool cancelled() const;
-    /// What a call returns that has computed everything: cancelled if that came during its last step.
+    /// The answer of a call that has computed everything: cancelled if a cancel came during its last step.
     Answer done() const;
     Session& session() const { return session_->session; }
 

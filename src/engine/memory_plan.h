@@ -20,7 +20,7 @@ namespace detail {
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
 /// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
-/// with kv_budget_bytes: a layer with a window keeps more rows for longer steps, so that its window would be narrower.
+/// with kv_budget_bytes: longer steps need longer rings, which would leave less of the budget for the windows.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 
 /// The window of every attention layer, trunk first.

@@ -356,8 +356,8 @@ void PrefixTree::forget_runs(RunId top) {
     tree_.remove(top);
 }
 
-/// Keeps runs of which nothing but the tokens is kept only up to a limit, the last used longest: none where nothing
-/// ever is, so that they take no memory.
+/// Forgets runs of which only the tokens are kept, the least recently used first, once they exceed a limit; all of them
+/// where nothing can ever be kept.
 void PrefixTree::forget_unused() {
     using namespace prefix_sync_impl;
     const size_t limit = can_keep() ? std::max(kMinForgotten, 4 * options_.n_context) : 0;

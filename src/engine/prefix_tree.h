@@ -132,11 +132,11 @@ class PrefixTree {
     void lose_context();
     /// The same for the bytes beyond the live rows.
     void lose_rest();
-    /// Item and row of the highest kept state of the live history up to row n; row 0 if there is none. lost: of those
-    /// that need no rows beside them, because the context's are gone; all are such where every cache has a window.
+    /// Item and row of the highest kept state of the live history up to row n; row 0 if there is none. lost: the rows
+    /// of the context are gone, so only states that need none count; where every cache has a window, all of them.
     std::pair<uint32_t, size_t> nearest_state(size_t n, bool lost) const;
-    /// Makes that state the live one, of rows that lie in the context, and gives its row. The history stays: the rows
-    /// above are about to be computed as they were. errors: those of RowStore::load_state.
+    /// Loads that state, over rows that are still in the context, and returns its row. The history stays: the caller
+    /// computes the rows above again as they were. errors: those of RowStore::load_state.
     Result<size_t> load_nearest(size_t n);
     /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
     /// it is not kept, for want of room or because the copy failed.

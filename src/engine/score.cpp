@@ -172,7 +172,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
     AUSPEX_TRY(s.leave_text());
-    s.trunk->make_room(n_token + n_row);  // for rows that are no text
+    s.trunk->make_room(n_token + n_row);  // the step overwrites these rows
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);
     if (!times.ok()) return s.trunk->track(times.status());

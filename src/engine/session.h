@@ -54,7 +54,7 @@ struct Session::Impl {
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
-    /// Empties the history. Its checkpoints stay, and one of its end is kept. Nothing is queued.
+    /// Empties the history; keeps its checkpoints, and one more at its end. No cycle may be queued.
     Status leave_text();
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.

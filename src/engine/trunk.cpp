@@ -208,7 +208,7 @@ Status Trunk::repair() {
 
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
-    // Rows of which the tree knows, so that its checkpoints are theirs.
+    // Rows that the tree knows of: its checkpoints belong to them.
     const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;

@@ -33,11 +33,10 @@ class Trunk {
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
     /// callback, the tokens whose rows are missing are dropped.
     Status prefill(size_t n);
-    /// One step of a prefill of the missing rows up to `end`: as many as run at once. The tree knows of all tokens.
-    /// Calls nothing back.
+    /// Runs the next piece of a prefill of the rows below `end`. The tree must know the tokens. Calls nothing back.
     Status run_piece(size_t end);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
-    /// token's. The tree is not told.
+    /// token's. Does not tell the tree.
     Status run_prefill(size_t n);
     /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
     Status verify(uint32_t n_guess);

@@ -181,7 +181,7 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
-    /// Digits alone lead to a text of the expression: there is room for as many as its multiples need.
+    /// Whether digits alone complete a text: as many may follow as the multiples in the expression need.
     bool has_room_for_digits(ExprId e) const;
     bool takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const;
     /// The first element of a sequence, how many times it comes, and what follows.

@@ -15,8 +15,8 @@ namespace expr_impl {
 
 constexpr unsigned kShapeElements = 64;  // of a sequence that are compared with another's
 constexpr size_t kCompared = 16;         // parts that a part of a choice is compared with
-constexpr uint32_t kMaxRoom = 40;        // digits that may follow, of those that are asked for
-constexpr uint32_t kMaxRoomSteps = 200;  // expressions that are looked into for one number of digits
+constexpr uint32_t kMaxRoom = 40;        // the most digits that are tried
+constexpr uint32_t kMaxRoomSteps = 200;  // expressions visited for each number of digits
 
 uint64_t power10(uint32_t n) {
     uint64_t p = 1;

@@ -47,15 +47,15 @@ struct KvShape {
     struct Places {
         uint32_t first = 0, n = 0;
     };
-    /// Where rows first .. end - 1 are, in this order; the second range is what lies at the ring's beginning again.
+    /// The places of rows first .. end - 1, in their order: up to the end of the ring, then from its beginning.
     std::array<Places, 2> places(uint32_t first, uint32_t end) const {
         const uint32_t at = place(first), n = std::min(end - first, n_ring - at);
         return {{{at, n}, {0, end - first - n}}};
     }
-    /// True if every row stays: the cache can be cut at any of them. Of others, what later rows may see is part of the
-    /// state.
+    /// True if every row stays, so that the cache can be cut at any of them. If not, the rows that later ones may see
+    /// are part of the state.
     bool keeps_rows() const { return window == 0; }
-    /// Rows that are part of the state, at most.
+    /// The largest number of rows in the state.
     uint64_t n_state_row() const { return keeps_rows() ? 0 : uint64_t{window} - 1 + sinks; }
 };
 

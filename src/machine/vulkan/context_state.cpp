@@ -16,7 +16,7 @@ bool of_draft(const Plan& plan, SlotId id) {
     return false;
 }
 
-/// Slots of both caches: the codes of every head, then the scales.
+/// Adds these slots of both caches: the codes of every head, then the scales.
 void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::vector<Region>* to) {
     for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
         uint64_t at = 0;
@@ -27,8 +27,8 @@ void add_slots(const Buffers::Kv& kv, Span<const KvShape::Places> slots, std::ve
     }
 }
 
-/// The slots of what rows from n_row on may see, in the order of rows: the sinks, which come first in a cache, and the
-/// ring of the rows after them.
+/// The slots of the rows that row n_row and later ones may see, in the order of rows: the sinks, which begin a cache,
+/// then the ring.
 std::array<KvShape::Places, 3> visible_slots(const KvShape& kv, uint32_t n_row) {
     const uint32_t sinks = std::min(kv.sinks, n_row), low = std::max(kv.low(n_row), sinks);
     const std::array<KvShape::Places, 2> ring = kv.places(low - sinks, n_row - sinks);
