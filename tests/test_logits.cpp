@@ -56,6 +56,26 @@ TEST_CASE("logits() are those that next() samples from, and change no text") {
     });
 }
 
+TEST_CASE("with logits() before each token the same checkpoints are kept within a generated text") {
+    const Tiny tiny;
+    const auto kept_rows = [&](bool with_logits) {
+        Session session = draft_rig::open(tiny.model, {});
+        sync(session, tiny_ids(60, 5));
+        PrefixTree& tree = *session.impl()->tree;
+        tree.set_reply_stride(8);
+        while (session.history().size() < 100) {
+            if (with_logits) REQUIRE(session.logits().ok());
+            REQUIRE(session.next().ok());
+        }
+        std::vector<size_t> rows;
+        for (const PrefixTree::LiveState& state : tree.live_states()) rows.push_back(state.row);
+        return rows;
+    };
+    const std::vector<size_t> rows = kept_rows(false);
+    CHECK(rows.size() >= 4);
+    CHECK(kept_rows(true) == rows);
+}
+
 TEST_CASE("an application that samples by itself appends its choice with sync()") {
     const Tiny tiny;
     Session session = draft_rig::open(tiny.model, {});

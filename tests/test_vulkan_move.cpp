@@ -3,6 +3,8 @@
 #include "vulkan_model.h"
 
 #ifndef AUSPEX_NO_VULKAN
+#include <filesystem>
+
 #include "../src/engine/model.h"
 #include "allocations.h"
 
@@ -150,6 +152,57 @@ TEST_CASE(
         CHECK(n > 4);
         first = deep() ? 0 : 4;
     }
+}
+
+TEST_CASE("whichever call notices that the device is lost, the history is what the calls before made it") {
+    Rig rig;
+    if (!rig.open()) return;
+    const SessionOptions options = short_options(2, 0);
+    const std::vector<Token> prompt = tiny_ids(10, 4), other = tiny_ids(20, 5);
+    const std::string path = (std::filesystem::temp_directory_path() / say("auspex-", unique_number())).string();
+    const std::function<Status(Session&, const Snapshot&)> calls[] = {
+        [](Session& s, const Snapshot& snap) { return s.restore(snap); },
+        [&](Session& s, const Snapshot&) { return s.load(path.c_str()).status(); },
+        [](Session& s, const Snapshot&) { return s.save().status(); },
+        [&](Session& s, const Snapshot&) { return s.save(path.c_str()).status(); },
+        [](Session& s, const Snapshot&) { return s.fork().status(); },
+        [](Session& s, const Snapshot&) { return s.logits().status(); },
+        [&](Session& s, const Snapshot&) { return s.sync(other).status(); },
+    };
+    int n_loss = 0;
+    for (size_t c = 0; c < std::size(calls); ++c) {
+        CAPTURE(c);
+        Status s(Code::device_lost, "");
+        for (int64_t i = 0; !s.ok(); i += deep() ? 1 : 3) {
+            CAPTURE(i);
+            Session session = open(rig.first, options);
+            sync(session, prompt);
+            Result<Snapshot> snap = session.save();
+            REQUIRE(snap.ok());
+            REQUIRE(session.save(path.c_str()).ok());
+            sync(session, other);
+            grow(session, 23);
+            const std::vector<Token> before = history(session);
+            calls_until_loss = i;
+            s = calls[c](session, snap.value());
+            calls_until_loss = kNever;
+            if (s.ok()) break;
+            ++n_loss;
+            CHECK(s.code == Code::device_lost);
+            const std::vector<Token> after = history(session);
+            const bool stays = after == before || (c + 1 == std::size(calls) && after == other);
+            CHECK(stays);
+            rig.mend();
+            Session plain = open(rig.second, options);
+            sync(plain, after);
+            move(session, rig.second);
+            CHECK(history(session) == after);
+            CHECK(calls[c](session, snap.value()).ok());
+        }
+        rig.mend();
+    }
+    std::filesystem::remove(path);
+    CHECK(n_loss > 10);
 }
 
 TEST_CASE("from a lost GPU to the CPU: the text is that of a CPU session which is given the history") {

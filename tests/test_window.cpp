@@ -420,6 +420,11 @@ TEST_CASE("stats list the windows, first_visible() follows the text, and on_wind
     CHECK(session.first_visible(3).value() == 200 - 63);
     REQUIRE(session.sync(tiny_ids(100, 2)).ok());  // another timeline
     CHECK(left.size() == 2);
+    const Result<Snapshot> snap = session.save();
+    REQUIRE(snap.ok());
+    REQUIRE(session.restore(snap.value()).ok());
+    REQUIRE(session.sync(tiny_ids(101, 2)).ok());
+    CHECK(left.size() == 2);
     CHECK(session.first_visible(0).status().code == Code::bad_argument);
     CHECK(session.first_visible(0).status().text.find("3") != std::string::npos);
     Session full = session_with(model, "", 512, 32);

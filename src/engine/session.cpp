@@ -293,6 +293,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
     if (s.timeline.size() > s.timeline.n_row() + 1)
         AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
     if (s.timeline.n_row() < s.timeline.size()) {  // computed as next() computes it
+        if (s.trunk->must_keep_reply()) AUSPEX_TRY(s.trunk->keep_reply());
         AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
@@ -413,18 +414,15 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    Impl::TakeBack take_back(s);
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     AUSPEX_TRY(s.leave_text());
     const size_t n_row = static_cast<size_t>(parts.text.n_row);
     s.trunk->make_room(n_row);
-    const Status done =
-        s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
-    if (!done.ok()) {
-        s.abandon();
-        return done;
-    }
+    AUSPEX_TRY(s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); }));
     s.trunk->restored(parts.tokens, n_row, parts.spans, std::move(parts.logits));
     s.adopt_text(parts.text);
+    take_back.done = true;
     return {};
 }
 AUSPEX_CATCH

@@ -66,11 +66,6 @@ struct Session::Impl {
         vocab.forget(0);
         constrained.forget();
     }
-    /// Gives up the history.
-    void abandon() {
-        trunk->abandon();
-        forget_text();
-    }
     /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
     Status drop_ahead();
     /// The logits of the last row, which is computed.
@@ -90,6 +85,7 @@ struct Session::Impl {
     void adopt_text(const detail::TextHead& text);
 
     class Call;
+    class TakeBack;
 };
 
 /// A public call on a session: refuses an empty handle, and a call from inside a callback of the same session.
@@ -109,6 +105,34 @@ class Session::Impl::Call {
   private:
     Impl* impl_;
     bool empty_;
+};
+
+/// Around a call that replaces the history. Unless it is told that all went well, gives the session back its tokens;
+/// their rows are computed again when they are needed. Never allocates when it does.
+class Session::Impl::TakeBack {
+  public:
+    explicit TakeBack(Impl& s)
+        : s_(s),
+          tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
+          spans_(s.trunk->known_spans()),
+          n_given_(s.timeline.n_given()) {}
+    ~TakeBack() {
+        if (done) return;
+        s_.tree->forget_later();
+        s_.trunk->take_back(tokens_, std::move(spans_));
+        s_.timeline.give_only(n_given_);
+        s_.forget_text();
+        s_.saved.reset();
+    }
+    TakeBack(const TakeBack&) = delete;
+    TakeBack& operator=(const TakeBack&) = delete;
+    bool done = false;
+
+  private:
+    Impl& s_;
+    std::vector<Token> tokens_;
+    std::vector<detail::RowSpan> spans_;
+    size_t n_given_;
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE

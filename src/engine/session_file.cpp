@@ -243,34 +243,6 @@ class FileSaver {
 
 // --------------------------------------------------------------------------------------- loading
 
-/// Unless it is told that all went well, gives the session back its tokens; their rows are computed again when they
-/// are needed. Never allocates when it does.
-class TakeBack {
-  public:
-    explicit TakeBack(Session::Impl& s)
-        : s_(s),
-          tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
-          spans_(s.trunk->known_spans()),
-          n_given_(s.timeline.n_given()) {}
-    ~TakeBack() {
-        if (done) return;
-        s_.tree->forget_later();
-        s_.trunk->take_back(tokens_, std::move(spans_));
-        s_.timeline.give_only(n_given_);
-        s_.forget_text();
-        s_.saved.reset();
-    }
-    TakeBack(const TakeBack&) = delete;
-    TakeBack& operator=(const TakeBack&) = delete;
-    bool done = false;
-
-  private:
-    Session::Impl& s_;
-    std::vector<Token> tokens_;
-    std::vector<RowSpan> spans_;
-    size_t n_given_;
-};
-
 class FileLoader {
   public:
     FileLoader(Session::Impl& session, const char* path) : s_(session), path_(path) {}
@@ -283,7 +255,7 @@ class FileLoader {
         saved->path = path_;
         saved->mark = c_.log.mark();
         saved->parts.reserve(c_.log.parts().size());
-        TakeBack take_back(s_);
+        Session::Impl::TakeBack take_back(s_);
         AUSPEX_TRY(make_room());
         AUSPEX_TRY(load_rows(StatePart::trunk, c_.rows));
         if (c_.with_draft) AUSPEX_TRY(load_rows(StatePart::draft, c_.draft_rows));

@@ -52,11 +52,6 @@ Status Trunk::run_prefill(size_t n) {
     return {};
 }
 
-void Trunk::abandon() {
-    tree_->lose_context();
-    restart(0);
-}
-
 /// The context holds no more than n rows of the live history.
 void Trunk::shorten_tree(size_t n) {
     if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
@@ -330,7 +325,7 @@ void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<R
     cache_.ran(n_row, 0, false);
     timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
-    n_window_full_ = 0;
+    count_full_windows();
     set_logits(std::move(logits));
 }
 

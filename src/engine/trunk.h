@@ -58,8 +58,6 @@ class Trunk {
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
-    /// The same, and what the context held of other branches: its rows will be overwritten.
-    void abandon();
     /// Rows first .. first + n were copied to the context.
     void rows_copied(size_t first, size_t n) { marks_->wrote(first, first + n); }
     /// The context lost everything: these are the tokens again, and repair() computes their rows as `spans` says.
