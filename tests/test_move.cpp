@@ -164,6 +164,31 @@ TEST_CASE("on another kind of device the text is that of a new session which is 
     }
 }
 
+TEST_CASE("a move to another kind of device reports no window again, and those that fill later once") {
+    const std::vector<std::byte> bytes = tiny_model(smallest());
+    const Model fast = load_model(cpu_device(), bytes),
+                reference = load_model(cpu_device(1, CpuPath::reference), bytes);
+    if (fast.impl()->device->machine->name() == reference.impl()->device->machine->name()) {
+        skip("this processor has one code path");
+        return;
+    }
+    SessionOptions o = options_of(kOff);
+    o.windows = {{kAllLayers, 64, 0}};
+    int n_full = 0;
+    o.on_window_full = [&](const WindowFull&) { ++n_full; };
+    for (const uint32_t n : {60u, 100u}) {
+        CAPTURE(n);
+        n_full = 0;
+        Session session = open(fast, o);
+        sync(session, tiny_ids(n, 5));
+        CHECK(n_full == (n > 64));
+        move(session, reference);
+        CHECK(n_full == (n > 64));
+        grow(session, 110);
+        CHECK(n_full == 1);
+    }
+}
+
 TEST_CASE("a move that cannot be is an error that says why, and the session goes on") {
     TinyOptions tiny;
     tiny.seed = 2;

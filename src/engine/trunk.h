@@ -127,6 +127,8 @@ class Trunk {
 
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
+    /// Windows of this timeline that were full; they are reported in one order.
+    size_t n_window_full() const { return n_window_full_; }
     /// Remembers a lost device.
     Status track(Status s);
     /// The error of every call after the device was lost.
