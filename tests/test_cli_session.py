@@ -122,6 +122,20 @@ class ChatSession(BaseSession):
         self.assertEqual([a["sync"] for a in parts][1:], [a["sync"] for a in whole][1:])
         self.assertEqual(self.names(), ["a.session", "b.session"])
 
+    def test_a_save_over_that_of_another_chat_is_told(self):
+        command = [BINARY, "chat", "--device", "cpu", "--json", "-n", "4", "--session", self.path]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as first:
+            first.stdin.write("Hello\n")
+            first.stdin.flush()
+            first.stdout.readline()
+            self.chat("Hello\n", n=4)
+            _, errors = first.communicate("Hello\n", timeout=600)
+        self.assertEqual(first.returncode, 0)
+        self.assertEqual(errors.count("another program has saved to"), 1)
+        r = auspex("chat", "--device", "cpu", "--json", "-n", 4, "--session", self.path, stdin="Hello\nHello\n")
+        self.assertNotIn("another program", r.stderr.decode())
+
     def test_thinking_is_as_the_template_says_until_the_user_does_and_that_is_saved(self):
         closed = QWEN36 + "{% if enable_thinking is defined and enable_thinking is true %}"
         model = self.file("closed.gguf", with_template(closed))

@@ -142,7 +142,7 @@ class Chat {
         if (kept_.path.empty()) return {};
         const std::string said = chat_note(request_, branches_, n_retry_);
         if (said == said_) return {};
-        const Status s = save_session(kept_, o_.place.verbose, said, session_);
+        const Status s = save_session(&kept_, o_.place.verbose, said, session_);
         if (s.ok()) said_ = said;
         return s;
     }

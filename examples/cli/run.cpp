@@ -54,8 +54,8 @@ Status choose_sampling(const RunOptions& o, const auspex::Model& model, auspex::
 }
 
 /// Makes the session what the user saw, and saves it.
-Status keep(const SessionFlag& kept, bool verbose, std::vector<Token> shown, const Generated& made,
-            auspex::Session& session, auspex::SaveReport* report) {
+Status keep(SessionFlag* kept, bool verbose, std::vector<Token> shown, const Generated& made, auspex::Session& session,
+            auspex::SaveReport* report) {
     shown.insert(shown.end(), made.ids.begin(), made.ids.end());
     // A token that ends the text, and those after a stop text or -n, are taken back.
     const Span<const Token> has = session.history();
@@ -118,7 +118,7 @@ Status run(const RunOptions& o, int* exit_code) {
     if (!s.ok()) return s;
     costs.save(session);
     auspex::SaveReport saved;
-    const Status done = kept.path.empty() ? Status() : keep(kept, o.place.verbose, history, made, session, &saved);
+    const Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     if (stream) {
         if (stderr_is_terminal() || o.place.verbose)

@@ -56,6 +56,12 @@ static Status check_writable(const std::string& path) {
     return {};
 }
 
+/// The smallest value if there is no such file.
+static std::filesystem::file_time_type time_written(const std::string& path) {
+    std::error_code error;
+    return std::filesystem::last_write_time(native_path(path), error);
+}
+
 Status find_session(SessionFlag* o) {
     if (o->path.empty()) return {};
     if (const Status s = check_output(o->path, "--session"); !s.ok()) return s;
@@ -65,6 +71,7 @@ Status find_session(SessionFlag* o) {
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
     o->exists = std::filesystem::exists(native_path(o->path), error);
+    o->written = time_written(o->path);
     const Status s = o->exists ? auspex::read_session_file(o->path.c_str()).get(o->file) : Status();
     return s.ok() ? check_writable(o->path) : s;
 }
@@ -81,16 +88,20 @@ Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session
     return {};
 }
 
-Status save_session(const SessionFlag& o, bool verbose, const std::string& note, const auspex::Session& session,
+Status save_session(SessionFlag* o, bool verbose, const std::string& said, const auspex::Session& session,
                     auspex::SaveReport* report) {
-    if (o.path.empty()) return {};
-    const Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(note.data()), note.size());
-    const Result<auspex::SaveReport> saved = session.save(o.path.c_str(), bytes);
+    if (o->path.empty()) return {};
+    const std::filesystem::file_time_type written = time_written(o->path);
+    if (written != o->written && written != std::filesystem::file_time_type::min())
+        note("another program has saved to '" + o->path + "' meanwhile; its conversation is replaced by this one");
+    const Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(said.data()), said.size());
+    const Result<auspex::SaveReport> saved = session.save(o->path.c_str(), bytes);
     if (!saved.ok()) return saved.status();
+    o->written = time_written(o->path);
     if (report) *report = saved.value();
     if (verbose)
         std::fprintf(stderr, "[%s %s: %.1f of %.1f MiB]\n", saved.value().appended ? "appended to" : "saved",
-                     printable(o.path).c_str(), double(saved.value().written_bytes) / (1 << 20),
+                     printable(o->path).c_str(), double(saved.value().written_bytes) / (1 << 20),
                      double(saved.value().file_bytes) / (1 << 20));
     return {};
 }

@@ -1,5 +1,7 @@
 // cli/session: --session FILE: a conversation that run and chat continue and save.
 #pragma once
+#include <filesystem>
+
 #include "branches.h"
 
 namespace cli {
@@ -8,6 +10,8 @@ struct SessionFlag {
     std::string path;  ///< empty: nothing is kept
     bool exists = false;
     auspex::SessionFile file;  ///< if it exists: its note and its tokens
+    /// When the file was written last, as this program knows it.
+    std::filesystem::file_time_type written = std::filesystem::file_time_type::min();
 };
 void add_session(CLI::App& command, SessionFlag& o);
 /// Reads what the file says about itself. A file that does not exist is a new conversation.
@@ -15,8 +19,8 @@ void add_session(CLI::App& command, SessionFlag& o);
 Status find_session(SessionFlag* o);
 /// Loads an existing file into the session, and says what was found where that matters.
 Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session);
-/// report: if given, what was written.
-Status save_session(const SessionFlag& o, bool verbose, const std::string& note, const auspex::Session& session,
+/// Warns where another program has saved to the file meanwhile. report: if given, what was written.
+Status save_session(SessionFlag* o, bool verbose, const std::string& note, const auspex::Session& session,
                     auspex::SaveReport* report = nullptr);
 
 /// A chat as the note of its file: the messages and switches in the form that ChatRequest::from_json() reads, and the
