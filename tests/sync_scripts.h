@@ -2,9 +2,10 @@
 // history from the start, in the same pieces.
 //
 // What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, files, forks, moves with
-// and without a loss of the device, switches between branches, changes of draft depth, source and sampling are those of
-// plain decoding; the logits of a sync, and now and then the whole state, have the same bits. Half of the scripts save
-// and restore, the others switch between branches, with marks and room for no, few or all checkpoints.
+// and without a loss of the device, scored texts, switches between branches, changes of draft depth, source and
+// sampling, with and without logits() before, are those of plain decoding, in every KV format and with every draft
+// head; the logits of a sync, and now and then the whole state, have the same bits. Half of the scripts save and
+// restore, the others switch between branches, with marks and room for no, few or all checkpoints.
 #pragma once
 #include <algorithm>
 #include <filesystem>
@@ -35,7 +36,7 @@ class SyncScripts {
     }
 
     uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0,
-             n_fork = 0, n_move = 0, n_file = 0, n_switch = 0, n_logit = 0, n_evict = 0;
+             n_fork = 0, n_move = 0, n_file = 0, n_switch = 0, n_logit = 0, n_evict = 0, n_score = 0;
     uint64_t n_resumed = 0;  ///< syncs that went back to a checkpoint
     uint64_t n_reply = 0;    ///< checkpoints within generated texts, counted at each sync
 
@@ -56,9 +57,18 @@ class SyncScripts {
         o.n_context = kContext;
         o.n_ubatch = random_.below(2) != 0 ? 16 : 48;
         if (random_.below(4) == 0) o.windows = {{kAllLayers, kWindow, 4}};
+        static constexpr KvType kFormats[] = {KvType::f16, KvType::f16, KvType::q8_0, KvType::q4_0};
+        o.kv_k = kFormats[random_.below(4)];
+        o.kv_v = kFormats[random_.below(4)];
         SessionOptions plain = o;
         o.draft.source = kSources[random_.below(5)];
         o.draft.depth = static_cast<int>(random_.below(5)) - 1;
+        if (random_.below(4) == 0) o.draft.window = 8 + random_.below(60);
+        if (random_.below(4) == 0) o.draft.min_probability = 0.02f;
+        if (random_.below(4) == 0) {
+            o.draft.n_vocab = 40 + random_.below(200);
+            o.draft.vocab_by_use = random_.below(2) == 0;
+        }
         if (ahead_) o.run_ahead = random_.below(4);
         reply_stride_ = 1 + random_.below(8);
         o.progress = [this](const char*, float) { return n_call_++ != stop_at_; };
@@ -86,7 +96,7 @@ class SyncScripts {
     std::string step() {
         const size_t size = a_.history().size();
         if (size == 0 || size + 40 > kContext) return sync(ids(1 + random_.below(20)), false);
-        switch (random_.below(15)) {
+        switch (random_.below(16)) {
             case 0:
                 if (!cancelled_.empty() && random_.below(2) == 0) return sync(cancelled_, false);
                 [[fallthrough]];
@@ -107,6 +117,7 @@ class SyncScripts {
             case 12: return fork();
             case 13: return move();
             case 14: return file();
+            case 15: return score(longer(random_.below(static_cast<uint32_t>(size)), 1 + random_.below(20)));
             default: return check();
         }
     }
@@ -220,6 +231,19 @@ class SyncScripts {
         ++n_file;
         return text(s);
     }
+    /// Half of them are cancelled: the history is the text all the same.
+    std::string score(const std::vector<Token>& wanted) {
+        log_ += auspex::detail::say("score ", wanted.size(), " ");
+        n_call_ = 0;
+        stop_at_ = random_.below(2) == 0 ? random_.below(6) : ~0u;
+        const auspex::Status s = a_.score(wanted, [](size_t, auspex::Span<const float>) {});
+        stop_at_ = ~0u;
+        ++n_score;
+        if (!s.ok() && s.code != auspex::Code::cancelled) return s.message();
+        const bool same =
+            a_.history().size() == wanted.size() && std::equal(wanted.begin(), wanted.end(), a_.history().begin());
+        return !same ? "score() left another history" : s.ok() ? compare_logits() : std::string();
+    }
     std::string move() {
         const bool lost = random_.below(2) == 0;
         log_ += lost ? "lost " : "move ";
@@ -270,7 +294,10 @@ class SyncScripts {
         if (random_.below(3) == 0) {
             sampling.temperature = 1.5f;
             sampling.seed = random_.below(4);
+            if (random_.below(2) == 0) sampling.top_k = 20;
+            if (random_.below(2) == 0) sampling.repeat_penalty = 1.3f;
         }
+        const bool with_logits = random_.below(4) == 0;
         std::vector<Token> want(a_.history().begin(), a_.history().end());
         const size_t first = want.size(), n = 1 + random_.below(random_.below(4) == 0 ? 30 : 6);
         log_ += detail::say("next ", first, " ");
@@ -278,6 +305,11 @@ class SyncScripts {
         bool began_decoding = false;
         while (a_.history().size() < first + n) {
             const size_t size = a_.history().size();
+            if (with_logits && random_.below(2) == 0) {
+                const Status s = a_.logits().status();
+                if (!s.ok()) return s.message();
+                if (size == first) began_decoding = decoded(first - 1);
+            }
             auto r = a_.next(sampling);
             if (!r.ok()) return r.status().message();
             if (r.value().empty() || a_.history().size() != size + r.value().size()) return "next() gave nothing";

@@ -8,8 +8,8 @@ using namespace auspex;
 using namespace test;
 
 TEST_CASE(
-    "restore equivalence: scripts of syncs, cancels, edits, branches, restores, forks, moves and drafts give the text "
-    "of plain decoding") {
+    "restore equivalence: scripts of syncs, cancels, edits, branches, restores, forks, moves, scores and drafts give "
+    "the text of plain decoding") {
     const std::vector<std::byte> bytes = tiny_model();
     SyncScripts scripts(load_model(cpu_device(), bytes), 1, false);
     const std::string bad = scripts.run(200);
@@ -19,6 +19,7 @@ TEST_CASE(
     CHECK(scripts.n_fork > 3);
     CHECK(scripts.n_move > 3);
     CHECK(scripts.n_file > 3);
+    CHECK(scripts.n_score > 3);
     CHECK(scripts.n_accepted > 0);
     CHECK(scripts.n_switch > 3);
     CHECK(scripts.n_resumed > 10);

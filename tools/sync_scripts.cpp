@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
     count_of(scripts.n_fork, "forks");
     count_of(scripts.n_move, "moves");
     count_of(scripts.n_file, "files");
+    count_of(scripts.n_score, "scores");
     count_of(scripts.n_resumed, "times back to a checkpoint");
     count_of(scripts.n_reply, "checkpoints within a reply");
     count_of(scripts.n_evict, "checkpoints given up");
