@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -145,15 +146,11 @@ class Information(BaseServer):
         no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
         body = {"prompt": "word", "max_tokens": 1500, "temperature": 2, "seed": 1, "logit_bias": no_end}
         n_before = self.server.metric("llamacpp:tokens_predicted_total")
-        for shut in (False, True):
-            with self.server.open_stream("/v1/completions", body) as s:
-                s.recv(1)
-                s.sendall(b"\r\n")
-                time.sleep(0.05)
-                if shut:
-                    s.shutdown(socket.SHUT_WR)
-                    self.server.wait_idle()
-            self.server.wait_idle()
+        with self.server.open_stream("/v1/completions", body) as s:
+            s.recv(1)
+            s.sendall(b"\r\n")
+            time.sleep(0.05)
+        self.server.wait_idle()
         self.assertLess(self.server.metric("llamacpp:tokens_predicted_total") - n_before, 1500)
 
     def test_http_1_0_has_no_chunks(self):
@@ -524,6 +521,31 @@ class BadInput(BaseServer):
                 s.sendall(raw_post(b'{"messages"', "Content-Length: 500\r\n"))
         self.assertEqual(self.server.get("/health").status, 200)
 
+    def test_a_client_that_closes_its_sending_side_is_answered(self):
+        body = json.dumps({**HELLO, "max_tokens": 20}).encode()
+        whole = self.ok(self.server.post(CHAT, body.decode()))["choices"][0]
+        answer = self.server.raw(raw_post(body, f"Content-Length: {len(body)}\r\n"), shut=True)
+        asked, answer = answer.split(b"\r\n\r\n", 1)
+        self.assertEqual(asked, b"HTTP/1.1 100 Continue")
+        self.assertEqual(json.loads(answer.split(b"\r\n\r\n", 1)[1])["choices"][0], whole)
+        body = json.dumps({**HELLO, "max_tokens": 20, "stream": True}).encode()
+        answer = self.server.raw(raw_post(body, f"Content-Length: {len(body)}\r\n"), shut=True)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK"))
+        self.assertIn(b"data: [DONE]\n\n", answer)
+        old = b"POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body)
+        self.assertIn(b"data: [DONE]\n\n", self.server.raw(old, shut=True))
+
+    def test_a_client_that_leaves_without_a_stream_ends_its_request(self):
+        no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
+        body = json.dumps({"prompt": "word", "max_tokens": 1500, "logit_bias": no_end}).encode()
+        n_before = self.server.metric("llamacpp:tokens_predicted_total")
+        with socket.create_connection(("127.0.0.1", self.server.port)) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body))
+            s.sendall(body)
+            time.sleep(0.1)
+        self.server.wait_idle()
+        self.assertLess(self.server.metric("llamacpp:tokens_predicted_total") - n_before, 1500)
+
     def idle_connections(self, n):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
@@ -571,6 +593,90 @@ class SlowClients(unittest.TestCase):
                     except TimeoutError:
                         pass
                 self.assertIn(b"408", answer)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+    def test_a_body_that_pauses_is_refused_and_a_slow_one_is_not(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            body = b'{"content": "ab"}'
+            head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                s.sendall(head + body[:5])
+                start = time.time()
+                self.assertIn(b"408", s.recv(4096))
+                self.assertLess(time.time() - start, 5)
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                s.sendall(head)
+                for i in range(len(body)):
+                    s.sendall(body[i:i + 1])
+                    time.sleep(0.1)
+                self.assertIn(b"200 OK", s.recv(4096))
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_slow_bodies_make_room_for_others(self):
+        """Bodies of which a byte comes now and then once held all threads for two minutes."""
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
+        slow = []
+        try:
+            for _ in range(1024):
+                slow.append(socket.create_connection(("127.0.0.1", server.port)))
+                slow[-1].sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+            stop, start = threading.Event(), time.time()
+
+            def drip():
+                while not stop.wait(0.5):
+                    for s in slow:
+                        try:
+                            s.send(b" ")
+                        except OSError:
+                            pass  # this one made room
+
+            thread = threading.Thread(target=drip)
+            thread.start()
+            try:
+                self.assertEqual(server.get("/health", timeout=20).status, 200)
+            finally:
+                stop.set()
+                thread.join()
+            self.assertLess(time.time() - start, 10)
+        finally:
+            for s in slow:
+                s.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_bodies_are_bounded_together(self):
+        server = Server("--ctx", 256, "--max-body", "33M")  # 66 MiB together
+
+        def post(n):
+            s = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % n)
+            return s
+
+        body = b'{"content": "' + b"a" * 2_000_000 + b'"}'
+        try:
+            large = [post(33 << 20), post(33 << 20)]
+            for s in large:
+                s.sendall(b" " * ((32 << 20) + (900 << 10)))
+            with post(len(body)) as s:
+                s.sendall(body)
+                answer = b""
+                while part := s.recv(65536):
+                    answer += part
+                head, answer = answer.split(b"\r\n\r\n")
+                self.assertTrue(head.startswith(b"HTTP/1.1 503"), head)
+                self.assertIn(b"\r\nRetry-After: 1", head)
+                self.assertIn("exceed 69206016 bytes", json.loads(answer)["error"]["message"])
+            for s in large:
+                s.close()
+            start = time.time()
+            while server.post("/tokenize", body.decode()).status != 200:
+                self.assertLess(time.time() - start, 10)
         finally:
             self.assertEqual(server.stop()[0], 0)
 

@@ -67,23 +67,32 @@ bool Connection::wait_for_bytes(Clock::time_point deadline) {
         pollfd fds[3] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}, {crowd_fd_, POLLIN, 0}};
         if (poll_until(fds, 3, deadline) <= 0 || fds[1].revents != 0) return false;
         if (fds[0].revents != 0) return true;
-        uint64_t one = 0;
-        if (::read(crowd_fd_, &one, sizeof one) > 0) return false;  // else another connection was faster
+        if (makes_room()) return false;
     }
 }
 
-void Connection::end_head(bool chunked) {
-    in_head_ = false;
+/// True if another connection waits for the thread of this one. One connection makes room for it, the first to ask.
+bool Connection::makes_room() const {
+    uint64_t one = 0;
+    return ::read(crowd_fd_, &one, sizeof one) > 0;
+}
+
+void Connection::end_head(bool chunked, bool interim) {
+    in_head_ = asked_ = false;
     chunked_ = chunked;
+    interim_ = interim;
     chunks_ = Chunks::first;
     n_chunk_ = 0;
     deadline_ = Clock::now() + std::chrono::seconds(options_.body_seconds);
+    gives_way_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
 }
 
 bool Connection::readable() {
     if (at_ < end_) return true;
     pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
-    const int ready = poll_until(fds, 2, deadline_);
+    const auto now = Clock::now(), pause = now + std::chrono::seconds(options_.head_seconds);
+    const bool crowded = !in_head_ && now > gives_way_ && makes_room();
+    const int ready = crowded ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
     if (ready == 0) refused_ = 408;
     return ready > 0 && fds[0].revents != 0;
 }
@@ -177,8 +186,21 @@ bool Connection::writable() {
 }
 
 bool Connection::gone() const {
+    pollfd fd = {fd_, 0, 0};
+    return ::poll(&fd, 1, 0) > 0;
+}
+
+bool Connection::half_closed() const {
     pollfd fd = {fd_, POLLRDHUP, 0};  // also while bytes that the client sent before are unread
     return ::poll(&fd, 1, 0) > 0;
+}
+
+bool Connection::awaited() {
+    if (gone()) return false;
+    if (asked_ || !half_closed()) return true;
+    asked_ = true;
+    const std::string_view ask = "HTTP/1.1 100 Continue\r\n\r\n";
+    return interim_ && write(ask.data(), ask.size()) > 0;
 }
 
 }  // namespace server

@@ -28,15 +28,21 @@ class Connection {
     /// Waits for the first byte of the next request. False if there will be none.
     bool wait_for_request();
     /// The head was read: what follows is the body.
-    void end_head(bool chunked);
+    /// interim   the client understands answers before the answer (HTTP/1.1).
+    void end_head(bool chunked, bool interim);
     /// Bytes read of the head, then of the body without its framing; 0 at the end, -1 beyond a limit.
     long read(char* to, size_t n);
     /// All of it, or -1.
     long write(const char* from, size_t n);
     /// True if bytes can be read, or the end was reached, within the limits of the request.
     bool readable();
-    /// The client has closed its side or the connection is broken.
+    /// The client has closed the connection, or it is broken.
     bool gone() const;
+    /// The client sends nothing more. It may have left without gone() noticing: that takes bytes that nobody takes.
+    bool half_closed() const;
+    /// Somebody takes the answer, of which nothing was written yet. Asks a client that sends nothing more by an answer
+    /// before the answer, "100 Continue", which clients skip.
+    bool awaited();
     /// Why reading failed: 400 chunks that are none, 408 too slow, 431 too large a head; 0 otherwise.
     int refused() const { return refused_; }
     bool in_head() const { return in_head_; }
@@ -48,6 +54,7 @@ class Connection {
   private:
     using Clock = std::chrono::steady_clock;
     bool wait_for_bytes(Clock::time_point deadline);
+    bool makes_room() const;
     bool fill();
     long receive(char* to, size_t n);
     bool read_line(std::string* line);
@@ -61,10 +68,12 @@ class Connection {
     bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
     size_t n_head_ = 0;
-    bool chunked_ = false;
+    bool chunked_ = false, interim_ = false;
+    bool asked_ = false;  ///< by awaited()
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;
     uint64_t n_chunk_ = 0;  ///< bytes of the chunk that are still to come
     Clock::time_point deadline_;
+    Clock::time_point gives_way_;  ///< when the body may end for another connection that waits
     int refused_ = 0;
     bool stopping_ = false;  ///< the server stops: the last bytes get a second
 };

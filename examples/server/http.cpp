@@ -103,9 +103,29 @@ class SinkStream final : public AnswerStream {
     explicit SinkStream(httplib::DataSink& sink) : sink_(sink) {}
     bool write(std::string_view bytes) override { return bytes.empty() || sink_.write(bytes.data(), bytes.size()); }
     bool connected() override { return sink_.is_writable(); }
+    bool half_closed() override { return t_connection->half_closed(); }
 
   private:
     httplib::DataSink& sink_;
+};
+
+/// What the body of one request takes of the bytes that all bodies may have.
+class BodyShare {
+  public:
+    BodyShare(std::atomic<size_t>& all, size_t max_all) : all_(all), max_all_(max_all) {}
+    ~BodyShare() { all_ -= n_; }
+    BodyShare(const BodyShare&) = delete;
+    BodyShare& operator=(const BodyShare&) = delete;
+    /// False if they are taken.
+    bool take(size_t n) {
+        n_ += n;
+        return (all_ += n) <= max_all_;
+    }
+
+  private:
+    std::atomic<size_t>& all_;
+    const size_t max_all_;
+    size_t n_ = 0;
 };
 
 bool is_number(const std::string& text) {
@@ -129,6 +149,7 @@ struct HttpServer::Impl final : httplib::Server {
     HttpServer::Refusal error;
     int stop_fd = -1, crowd_fd = -1;
     std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
+    std::atomic<size_t> n_bodies{0};  ///< bytes of the bodies that are held
 
     int listening() const { return svr_sock_; }
 
@@ -143,7 +164,7 @@ struct HttpServer::Impl final : httplib::Server {
                 c.closing = r.version == "HTTP/1.0";  // there a stream ends with the connection
                 ++n_answering;
                 r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
-                c.end_head(take_chunked(r));
+                c.end_head(take_chunked(r), r.version != "HTTP/1.0");
             };
             const bool goes_on = process_request(stream, false, closed, end_head) && !closed;
             if (!c.in_head()) --n_answering;
@@ -162,8 +183,9 @@ struct HttpServer::Impl final : httplib::Server {
     }
 
     std::string too_slow() const {
-        return "the request did not arrive in time, expected its head within " + std::to_string(options.head_seconds) +
-               " s and its body within " + std::to_string(options.body_seconds) + " s";
+        const std::string head = std::to_string(options.head_seconds), body = std::to_string(options.body_seconds);
+        return "the request did not arrive in time, expected its head within " + head + " s and its body within " +
+               body + " s, or " + head + " s where clients wait for a connection, without a pause of " + head + " s";
     }
 
     /// Tells a client why its head was not read to its end.
@@ -198,7 +220,7 @@ struct HttpServer::Impl final : httplib::Server {
         for (const auto& h : from.headers) to.headers.emplace(lower(h.first), h.second);
         for (const auto& p : from.params) to.query.emplace(p.first, p.second);
         take_absolute(from.target, &to);
-        to.connected = [c = t_connection] { return !c->gone(); };
+        to.connected = [c = t_connection] { return c->awaited(); };
         return to;
     }
 
@@ -276,15 +298,22 @@ struct HttpServer::Impl final : httplib::Server {
 
     void post(const httplib::Request& from, httplib::Response& to, const httplib::ContentReader& read) {
         HttpRequest r = head(from);
-        bool large = false;
+        BodyShare share(n_bodies, options.max_bodies_bytes);
+        bool large = false, crowded = false;
         const bool complete = read([&](const char* bytes, size_t n) {
             large = large || n > options.max_body_bytes - r.body.size();
-            if (!large) r.body.append(bytes, n);
-            return !large;
+            crowded = crowded || (!large && !share.take(n));
+            if (!large && !crowded) r.body.append(bytes, n);
+            return !large && !crowded;
         });
         if (!complete) t_connection->closing = true;
         if (large)
             give(too_large(r), from, to);
+        else if (crowded)
+            give(error(503, r,
+                       "the bodies of the requests here together exceed " + std::to_string(options.max_bodies_bytes) +
+                           " bytes; try again when some of them are answered"),
+                 from, to);
         else if (!complete && t_connection->refused() == 408)
             give(error(408, r, too_slow()), from, to);
         else if (!complete)

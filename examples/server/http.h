@@ -24,7 +24,7 @@ struct HttpRequest {
     std::map<std::string, std::string> headers;  ///< names in lower case; the first of each name
     std::map<std::string, std::string> query;    ///< the first of each name
     std::string body;                            ///< empty where only the head was read
-    std::function<bool()> connected;             ///< false once the client has closed its side
+    std::function<bool()> connected;             ///< false once the client has left
     std::string header(const std::string& name) const;
 };
 
@@ -35,6 +35,8 @@ class AnswerStream {
     /// False if the client is gone: nothing that follows will arrive.
     virtual bool write(std::string_view bytes) = 0;
     virtual bool connected() = 0;
+    /// The client sends nothing more. If it has left, connected() is false soon after the next bytes.
+    virtual bool half_closed() = 0;
 };
 
 constexpr const char* kJsonType = "application/json; charset=utf-8";
@@ -51,9 +53,10 @@ struct HttpOptions {
     std::string host = "127.0.0.1";
     int port = 8080;  ///< 0: a free one
     size_t max_body_bytes = size_t{64} << 20;
+    size_t max_bodies_bytes = size_t{128} << 20;  ///< of all requests that are read or answered
     size_t max_head_bytes = size_t{64} << 10;
     int head_seconds = 10;   ///< to the first byte of a connection, and from that of a request to the end of its head
-    int body_seconds = 120;  ///< to read the body
+    int body_seconds = 120;  ///< to read the body, without a pause of head_seconds; or that, if others need its thread
     int idle_seconds = 60;   ///< between two requests of a connection, unless others need its thread
     int write_seconds = 30;  ///< without the client taking anything
 };

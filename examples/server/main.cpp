@@ -124,6 +124,7 @@ Status check(ServeOptions* o) {
     uint64_t bytes = 0;
     s = cli::read_size(o->max_body, "--max-body").get(bytes);
     o->http.max_body_bytes = bytes;
+    o->http.max_bodies_bytes = std::max<size_t>(2 * bytes, size_t{64} << 20);
     std::error_code error;
     if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
         s = Status(cli::Code::not_found,
@@ -258,7 +259,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
     app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G; 0: none");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
-    app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request")
+    app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request, and longest pause in its body")
         ->capture_default_str();
     app.add_option("--max-body", o.max_body, "Size limit of a request")->capture_default_str();
     CLI::Option* const think = app.add_flag_callback(

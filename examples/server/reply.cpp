@@ -149,11 +149,14 @@ class Reader {
 void stream_reply(Running& running, Protocol& protocol, AnswerStream& to) {
     Reader reader(running.request(), protocol);
     double last = cli::now();
+    bool asked = false;  // whether a client that sends nothing more still takes its answer
     while (!running.complete() && to.connected()) {
         const Failure failure = reader.take(running.wait());
         if (!failure.ok()) protocol.fail(failure);
         std::string bytes = protocol.take();
-        if (bytes.empty() && cli::now() - last > kPingSeconds) bytes = ": ping\n\n";
+        const bool asks = !asked && to.half_closed();
+        asked = asked || asks;
+        if (bytes.empty() && (asks || cli::now() - last > kPingSeconds)) bytes = ": ping\n\n";
         if (bytes.empty()) continue;
         if (!to.write(bytes) || !failure.ok()) return;
         last = cli::now();

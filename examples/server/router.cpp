@@ -142,7 +142,9 @@ HttpAnswer Router::refuse(const HttpRequest& r, const Failure& failure) const {
 }
 
 HttpAnswer Router::error(int status, const HttpRequest& r, const std::string& why) const {
-    return refuse(r, http_failure(status, why));
+    HttpAnswer a = refuse(r, http_failure(status, why));
+    if (status == 503) a.headers["Retry-After"] = "1";
+    return a;
 }
 
 HttpAnswer Router::check(const HttpRequest& r) const {
