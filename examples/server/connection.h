@@ -3,7 +3,7 @@
 // Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Takes
 //         the chunks of a body apart: cpp-httplib would keep a size line of any length, and guess where a body ends.
 // Thread  one: the connection's own.
-// Tests   tests/test_server_http.py
+// Tests   tests/test_server_http.py, tests/test_server_stalls.py
 #pragma once
 #include <poll.h>
 

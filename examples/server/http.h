@@ -2,7 +2,7 @@
 //
 // Owns    the listening socket, a thread for each connection, and the limits on size and time of a request.
 // Thread  handlers run on the connection's thread, many at the same time.
-// Tests   tests/test_server_http.py
+// Tests   tests/test_server_http.py, tests/test_server_stalls.py
 #pragma once
 #include <functional>
 #include <map>

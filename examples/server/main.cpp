@@ -259,7 +259,8 @@ void add_options(CLI::App& app, ServeOptions& o) {
     app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G; 0: none");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
-    app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request, and longest pause in its body")
+    app.add_option("--head-seconds", o.http.head_seconds,
+                   "Time for a client to send the head of a request, and longest pause in its body")
         ->capture_default_str();
     app.add_option("--max-body", o.max_body, "Size limit of a request")->capture_default_str();
     CLI::Option* const think = app.add_flag_callback(

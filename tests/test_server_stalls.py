@@ -1,0 +1,186 @@
+"""The server beside clients that are slow, send much or take nothing, and how it ends. See server_rig.py."""
+import json
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+
+from server_rig import SERVER, Server
+
+
+class SlowClients(unittest.TestCase):
+    def test_a_connection_without_a_request_is_closed(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            self.assertEqual(server.raw(b"", timeout=10), b"")
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_a_slow_head_is_refused_in_time(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                answer = b""
+                for letter in b"GET /health HTTP/1.1\r\n":
+                    s.sendall(bytes([letter]))
+                    s.settimeout(0.1)
+                    try:
+                        answer = s.recv(4096)
+                        break
+                    except TimeoutError:
+                        pass
+                self.assertIn(b"408", answer)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+    def test_a_body_that_pauses_is_refused_and_a_slow_one_is_not(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            body = b'{"content": "ab"}'
+            head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                s.sendall(head + body[:5])
+                start = time.time()
+                self.assertIn(b"408", s.recv(4096))
+                self.assertLess(time.time() - start, 5)
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                s.sendall(head)
+                for i in range(len(body)):
+                    s.sendall(body[i:i + 1])
+                    time.sleep(0.1)
+                self.assertIn(b"200 OK", s.recv(4096))
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_slow_bodies_make_room_for_others(self):
+        """Bodies of which a byte comes now and then once held all threads for two minutes."""
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
+        slow = []
+        try:
+            for _ in range(1024):
+                slow.append(socket.create_connection(("127.0.0.1", server.port)))
+                slow[-1].sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+            stop, start = threading.Event(), time.time()
+
+            def drip():
+                while not stop.wait(0.5):
+                    for s in slow:
+                        try:
+                            s.send(b" ")
+                        except OSError:
+                            pass  # this one made room
+
+            thread = threading.Thread(target=drip)
+            thread.start()
+            try:
+                self.assertEqual(server.get("/health", timeout=20).status, 200)
+            finally:
+                stop.set()
+                thread.join()
+            self.assertLess(time.time() - start, 10)
+        finally:
+            for s in slow:
+                s.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_bodies_are_bounded_together(self):
+        server = Server("--ctx", 256, "--max-body", "33M")  # 66 MiB together
+
+        def post(n):
+            s = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % n)
+            return s
+
+        body = b'{"content": "' + b"a" * 2_000_000 + b'"}'
+        try:
+            large = [post(33 << 20), post(33 << 20)]
+            for s in large:
+                s.sendall(b" " * ((32 << 20) + (900 << 10)))
+            with post(len(body)) as s:
+                s.sendall(body)
+                answer = b""
+                while part := s.recv(65536):
+                    answer += part
+                head, answer = answer.split(b"\r\n\r\n")
+                self.assertTrue(head.startswith(b"HTTP/1.1 503"), head)
+                self.assertIn(b"\r\nRetry-After: 1", head)
+                self.assertIn("exceed 69206016 bytes", json.loads(answer)["error"]["message"])
+            for s in large:
+                s.close()
+            start = time.time()
+            while server.post("/tokenize", body.decode()).status != 200:
+                self.assertLess(time.time() - start, 10)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+class Ending(unittest.TestCase):
+    def test_a_stream_is_told_that_the_server_stops(self):
+        for how in (signal.SIGTERM, signal.SIGINT):
+            server = Server("--ctx", 2048, "--temp", 2, "--draft", "off")
+            with server.open_stream("/v1/completions", {"prompt": "Hello", "max_tokens": 2000, "seed": 3}) as s:
+                data = s.recv(65536)
+                self.assertIn(b"200 OK", data)
+                code, log = server.stop(how)
+                while part := s.recv(65536):
+                    data += part
+            self.assertEqual(code, 0, log)
+            self.assertIn(b'data: {"error":{"code":503', data)
+            self.assertNotIn(b"[DONE]", data)
+
+    def test_it_ends_beside_a_client_that_takes_nothing(self):
+        server = Server("--ctx", 32000, "--temp", 2)
+        body = {"prompt": "Hello", "max_tokens": 30000, "seed": 3}
+        with server.open_stream("/v1/completions", body) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            time.sleep(0.5)
+            code, log = server.stop()
+            self.assertEqual(code, 0, log)
+            data = b""
+            while part := s.recv(65536):
+                data += part
+            self.assertNotIn(b"[DONE]", data)
+
+    def test_it_ends_while_it_loads(self):
+        """Compiled with -DAUSPEX_SANITIZE=thread it also proves that the loading thread may read the interrupt."""
+        for how in (signal.SIGTERM, signal.SIGINT):
+            r = subprocess.Popen([SERVER, "--port", "0", "--device", "cpu"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+            self.assertIn("http://127.0.0.1:", r.stdout.readline())
+            r.send_signal(how)
+            _, said = r.communicate(timeout=60)
+            self.assertEqual(r.returncode, 0, said)
+
+    def test_it_ends_while_it_waits_and_while_connections_are_idle(self):
+        server = Server("--ctx", 256)
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        for s in idle:
+            s.close()
+
+    def test_it_ends_beside_a_thread_that_does_not(self):
+        """A request whose thread waits for ever: it tells of itself on a stderr that nobody reads."""
+        server = Server("--ctx", 256, "--verbose", stderr=subprocess.PIPE)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=1) as s:
+            with self.assertRaises(TimeoutError):
+                while True:
+                    s.sendall(b"GET /v1/models/" + b"a" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    answer = b""
+                    while b"not_found_error" not in answer:
+                        answer += s.recv(4096)
+            start = time.time()
+            code, _ = server.stop()
+        self.assertEqual(code, 0)
+        self.assertLess(time.time() - start, 15)
+
+
+if __name__ == "__main__":
+    unittest.main()
