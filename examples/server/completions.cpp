@@ -140,15 +140,10 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
     read_stream(fields, stream);
     to->n_top_logprob = read_logprobs(fields, false);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
-    for (const char* key : {"suffix", "echo", "best_of"}) {
-        const Json* value = fields.find(key);
-        const bool off = !value || *value == false || *value == "" || *value == 1;
-        if (!off) fields.keep(not_supported(std::string(key) + " is not available; leave it out"));
-    }
-    int64_t n_probs = 0;  // llama.cpp's name for top log probabilities
-    fields.integer("n_probs", 0, INT32_MAX, &n_probs);
-    if (n_probs > 0)
-        fields.keep(not_supported("n_probs are not available; use logprobs of /v1/completions, or leave them out"));
+    for (const char* key : {"suffix", "echo"}) fields.refuse_wish(key, "leave it out");
+    int64_t n_best = to->n_choice;
+    fields.integer("best_of", 0, INT32_MAX, &n_best);
+    if (n_best > to->n_choice) fields.refuse_wish("best_of", "leave it out; n gives several replies");
     to->is_chat = false;
     ReplyForm form;
     read_response_format(fields, &form);
@@ -174,7 +169,8 @@ HttpAnswer native_completion(Service& s, const HttpRequest& r) {
     if (!failure.ok()) return failed(failure);
     if (request.n_top_logprob >= 0)
         return failed(not_supported("logprobs are not available here; use /v1/completions, or leave them out"));
-    request.n_choice = 1;
+    if (request.n_choice > 1)
+        return failed(not_supported("n is not available here; use /v1/completions, or send the request again"));
     return generate(s.engine, std::move(request), std::make_shared<NativeProtocol>(s), stream.stream, r);
 }
 

@@ -1,6 +1,6 @@
 // server/fields: JSON of requests: parsing within limits, members with types, and errors in HTTP's terms.
 //
-// Tests   tests/test_server_http.py
+// Tests   tests/test_server_http.py, tests/test_server_fields.py
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -73,6 +73,9 @@ class Fields {
     const Json* list(const char* key) const;
     /// Keeps a failure about this member.
     void refuse(const char* key, const std::string& expected) const;
+    /// Refuses `key` as not supported if it asks for something: anything but null, false, 0, "" and []. instead: what
+    /// the client can do, as in "leave it out".
+    void refuse_wish(const char* key, const std::string& instead) const;
     /// Keeps any failure, unless there is one.
     void keep(const Failure& failure) const;
     /// Reads an object inside this one, with the same failure. name: "tool_choice.".

@@ -141,6 +141,11 @@ class MessagesReader {
             if (!text.empty()) to->messages.push_back({{"role", "system"}, {"content", text}});
         }
         if (fields.find("thread")) failure_ = no_threads();
+        for (const char* key : {"container", "mcp_servers"}) fields.refuse_wish(key, "leave it out");
+        // Names of other protocols, which would be without effect.
+        for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use output_config.format");
+        fields.refuse_wish("stop", "use stop_sequences");
+        fields.refuse_wish("grammar", "use /v1/chat/completions");
         const Json* messages = fields.list("messages");
         if (!messages) fields.refuse("messages", "a list");
         for (size_t i = 0; messages && i < messages->size() && failure_.ok(); ++i)
@@ -218,11 +223,13 @@ class MessagesReader {
             fields.text("thinking", &value);
             add_thinking(value, message);
         } else if (type == "tool_use") {
-            const Json* input = fields.object("input");
+            const Json *input = fields.object("input"), *id = fields.find("id");
             std::string name;
             if (!fields.text("name", &name)) return fields.refuse("name", "the name of a tool");
             (*message)["tool_calls"].push_back(
-                {{"type", "function"}, {"function", {{"name", name}, {"arguments", input ? *input : Json::object()}}}});
+                {{"id", id ? *id : Json()},
+                 {"type", "function"},
+                 {"function", {{"name", name}, {"arguments", input ? *input : Json::object()}}}});
         } else if (type != "redacted_thinking") {
             append_paragraph(text, part_text(block, path, &failure_));
         }
@@ -246,6 +253,7 @@ class MessagesReader {
 
     static void read_switches(const Fields& fields, Conversation* to) {
         std::string type;
+        if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
         if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
         if (type == "disabled") to->switches["enable_thinking"] = false;
         if (type == "enabled") to->switches["enable_thinking"] = true;
@@ -256,6 +264,8 @@ class MessagesReader {
         if (const Json* config = fields.object("output_config"))
             if (const Json* format = fields.inside(*config, "output_config.").find("format"))
                 fields.keep(read_format(*format, "output_config.format", &to->form));
+        const Json* early = fields.find("output_format");  // its name at first
+        if (early && to->form.schema.empty()) fields.keep(read_format(*early, "output_format", &to->form));
         const Json* choice = fields.object("tool_choice");
         if (!choice) return;
         std::string type;

@@ -108,11 +108,40 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     // Both names are in use for what a client sends back.
     if (fields.text("reasoning_content", &reasoning) || fields.text("reasoning", &reasoning))
         (*to)["reasoning_content"] = reasoning;
-    if (const Json* calls = fields.list("tool_calls")) {
+    std::string refusal;
+    if ((*to)["content"] == "" && fields.text("refusal", &refusal)) (*to)["content"] = refusal;
+    fields.refuse_wish("audio", "send what was said as content");
+    if (const Json* calls = fields.list("tool_calls"))
         (*to)["tool_calls"] = *calls;
-        mend_arguments(&(*to)["tool_calls"]);
-    }
+    else if (const Json* call = fields.object("function_call"))  // OpenAI's form before tools
+        (*to)["tool_calls"] = Json::array({{{"type", "function"}, {"function", *call}}});
+    if (to->contains("tool_calls")) mend_arguments(&(*to)["tool_calls"]);
+    if (const Json* id = fields.find("tool_call_id")) (*to)["tool_call_id"] = *id;
     return failure;
+}
+
+/// Brings results into the order of their calls: templates show them without ids, so that the model would take one for
+/// another where a client sends them as they came.
+void order_results(Json* messages) {
+    std::vector<Json> ids;
+    for (auto m = messages->begin(); m != messages->end();) {
+        const Json calls = m->value("tool_calls", Json::array());
+        if (calls.is_array() && !calls.empty()) ids.clear();
+        for (const Json& call : calls) ids.push_back(call.is_object() ? call.value("id", Json()) : Json());
+        const auto is_result = [](const Json& one) { return one["role"] == "tool"; };
+        const auto begin = std::find_if(m, messages->end(), is_result);
+        if (begin != m) {
+            m = std::next(m);
+            continue;
+        }
+        m = std::find_if_not(begin, messages->end(), is_result);
+        const auto place = [&](const Json& one) {
+            const Json id = one.value("tool_call_id", Json());
+            return id.is_string() ? std::find(ids.begin(), ids.end(), id) : ids.end();
+        };
+        if (std::all_of(begin, m, [&](const Json& one) { return place(one) != ids.end(); }))
+            std::stable_sort(begin, m, [&](const Json& a, const Json& b) { return place(a) < place(b); });
+    }
 }
 
 }  // namespace
@@ -151,6 +180,20 @@ bool may_be_function(const Json& tool) {
     return !type.is_string() || type == "function";
 }
 
+/// What a client of chat completions asks for that changes the reply, and that this server does not do.
+void refuse_foreign(const Fields& fields) {
+    for (const char* key : {"audio", "web_search_options"}) fields.refuse_wish(key, "leave it out");
+    const Json* kinds = fields.list("modalities");
+    if (kinds && *kinds != Json::array() && *kinds != Json::array({"text"}))
+        fields.keep(not_supported("modalities is " + dump(*kinds) + R"(, expected ["text"])"));
+    const Json* call = fields.find("function_call");
+    if (call && *call != "auto" && *call != "none") fields.refuse_wish("function_call", "send tool_choice with tools");
+    bool flag = true;
+    if (fields.boolean("add_generation_prompt", &flag) && !flag)
+        fields.keep(not_supported("add_generation_prompt cannot be false here; use /v1/completions"));
+    fields.refuse_wish("continue_final_message", "use /v1/messages, which continues a last message of the assistant");
+}
+
 }  // namespace
 
 Failure read_conversation(const Json& body, Conversation* to) {
@@ -166,6 +209,7 @@ Failure read_conversation(const Json& body, Conversation* to) {
     if (functions && !functions->empty())
         fields.keep(not_supported(
             "functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}"));
+    refuse_foreign(fields);
     if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     std::string effort;
     if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
@@ -204,6 +248,7 @@ Failure arrange_messages(Conversation* conversation) {
         }
         all.push_back(std::move(m));
     }
+    order_results(&all);
     conversation->messages = std::move(all);
     return conversation->messages.empty() ? bad_request("there is no message, expected at least one") : Failure();
 }

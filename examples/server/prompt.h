@@ -39,7 +39,7 @@ void append_paragraph(std::string* to, const std::string& text);
 /// Adds a block of thinking to a message of the assistant.
 void add_thinking(const std::string& text, Json* message);
 /// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
-/// ones become messages of the user. Contents become strings.
+/// ones become messages of the user. Contents become strings. Results come in the order of their calls.
 Failure arrange_messages(Conversation* conversation);
 /// Renders without a reply.
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,

@@ -165,9 +165,12 @@ class ResponsesProtocol final : public Protocol {
         if (messages_.is_null()) return;
         Json message = {{"role", "assistant"}, {"content", c.content}};
         if (!c.thinking.empty()) message["reasoning_content"] = c.thinking;
-        for (const Choice::Call& call : c.calls)
-            message["tool_calls"].push_back(
-                {{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+        for (const Json& item : head_["output"])
+            if (item["type"] == "function_call")
+                message["tool_calls"].push_back(
+                    {{"id", item["call_id"]},
+                     {"type", "function"},
+                     {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
         messages_.push_back(message);
         service_.conversations.add(head_["id"].get<std::string>(), messages_);
     }
@@ -219,11 +222,11 @@ class ItemReader {
             if (!fields.text("name", &name)) return fields.refuse("name", "a string");
             fields.text("arguments", &arguments);
             assistant()["tool_calls"].push_back(
-                {{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
+                {{"id", id(fields)}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
         } else if (type == "function_call_output") {
             const Json* output = fields.find("output");
             const std::string text = output ? content_text(*output, path + ".output", &failure_) : "";
-            to_.push_back({{"role", "tool"}, {"content", text}});
+            to_.push_back({{"role", "tool"}, {"content", text}, {"tool_call_id", id(fields)}});
         } else if (type == "reasoning") {
             std::string text;
             if (const Json* content = fields.find("content"))
@@ -235,6 +238,11 @@ class ItemReader {
                 not_supported(path + " refers to an item by its id, and items are not kept; send the item itself");
         }
         // Other items belong to tools that were not offered to the model.
+    }
+
+    static Json id(const Fields& call) {
+        const Json* found = call.find("call_id");
+        return found ? *found : Json();
     }
 
     /// A reasoning begins a turn, unless nothing was said in the last one.
@@ -293,6 +301,7 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
         to->messages.push_back({{"role", "system"}, {"content", instructions}});
     for (const Json& m : *messages) to->messages.push_back(m);
     if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
+    if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     if (const Json* reasoning = fields.object("reasoning"))
         if (fields.inside(*reasoning, "reasoning.").text("effort", &effort) && effort == "none")
             to->switches["enable_thinking"] = false;
@@ -306,17 +315,22 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
 /// Conversations kept by the server, and both ways to ask for log probabilities. What else `include` names is in the
 /// answer or belongs to tools that this server does not run.
 void refuse_unsupported(const Fields& fields) {
-    int64_t n_top = 0;
-    fields.integer("top_logprobs", 0, 20, &n_top);
+    const std::string elsewhere = "use /v1/chat/completions for log probabilities, or leave it out";
+    fields.refuse_wish("top_logprobs", elsewhere);
     const Json* include = fields.list("include");
     const Json wanted = "message.output_text.logprobs";
     const bool included = include && std::find(include->begin(), include->end(), wanted) != include->end();
-    if (n_top != 0 || included)
-        fields.keep(
-            not_supported("log probabilities are not available here; use /v1/chat/completions, or leave them out"));
+    if (included) fields.keep(not_supported("include has " + dump(wanted) + ", which is not available; " + elsewhere));
     if (fields.has("conversation"))
         fields.keep(not_supported(
             "conversation is not available; use previous_response_id, or send the conversation as input"));
+    fields.refuse_wish("background", "leave it out, and take the answer as a stream");
+    fields.refuse_wish("prompt", "send its text as instructions and input");
+    refuse_extensions(fields);
+    // Names of other protocols, which would be without effect.
+    for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use text.format");
+    for (const char* key : {"max_tokens", "max_completion_tokens"}) fields.refuse_wish(key, "use max_output_tokens");
+    for (const char* key : {"stop", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");
 }
 
 Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {

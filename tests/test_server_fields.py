@@ -1,0 +1,125 @@
+"""The fields of requests in all protocols: what is not done is refused by name, the rest has its effect. See
+server_rig.py.
+"""
+import unittest
+
+from server_rig import BaseServer
+
+CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+USER = [{"role": "user", "content": "plain"}]
+BODIES = {CHAT: {"messages": USER}, TEXT: {"prompt": "plain"}, NATIVE: {"prompt": "plain"},
+          RESPONSES: {"input": "plain"}, MESSAGES: {"messages": USER, "max_tokens": 20}}
+SCHEMA = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"], "additionalProperties": False}
+
+
+class Fields(BaseServer):
+    SCRIPT = {"plain": "<think>\nHm.\n</think>\n\nHello."}
+
+    def test_what_is_not_done_is_refused_by_name(self):
+        form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+        of_others = {"guided_json": SCHEMA, "guided_choice": ["a", "b"], "ignore_eos": True, "n_probs": 2}
+        refused = {CHAT: {"audio": {"voice": "x"}, "modalities": ["text", "audio"], "web_search_options": {},
+                          "function_call": {"name": "f"}, "functions": [{"name": "f"}], **of_others,
+                          "add_generation_prompt": False, "continue_final_message": True},
+                   TEXT: {"suffix": "x", "echo": True, "best_of": 2, **of_others},
+                   NATIVE: {"n": 2, "logprobs": 1, **of_others},
+                   RESPONSES: {"background": True, "prompt": {"id": "pmpt_1"}, "conversation": "conv_1",
+                               "response_format": form, "json_schema": SCHEMA, "max_tokens": 3, "stop": "x",
+                               "max_completion_tokens": 3, "grammar": "root ::= [a]", "top_logprobs": 1, **of_others},
+                   MESSAGES: {"container": "c", "mcp_servers": [{"type": "url"}], "response_format": form,
+                              "stop": ["x"], "json_schema": SCHEMA, "grammar": "root ::= [a]", "thread": {}}}
+        for path, fields in refused.items():
+            for name, value in fields.items():
+                answer = self.server.post(path, {**BODIES[path], name: value})
+                with self.subTest(path=path, name=name):
+                    self.assertEqual(answer.status, 400, answer.body)
+                    self.assertIn(name, answer.json["error"]["message"])
+
+    def test_what_asks_for_nothing_is_taken(self):
+        taken = {CHAT: {"audio": None, "modalities": ["text"], "function_call": "auto", "functions": [],
+                        "add_generation_prompt": True, "continue_final_message": False, "store": True, "user": "u",
+                        "metadata": {}, "service_tier": "auto", "verbosity": "low", "prediction": None,
+                        "prompt_cache_key": "k", "reasoning_effort": "high", "stream_options": None},
+                 TEXT: {"suffix": None, "echo": False, "best_of": 1, "n_probs": 0, "ignore_eos": False, "user": "u"},
+                 NATIVE: {"n": 1, "cache_prompt": True, "id_slot": 0},
+                 RESPONSES: {"background": False, "prompt": None, "include": ["reasoning.encrypted_content"],
+                             "truncation": "disabled", "reasoning": {"effort": "low", "summary": "auto"},
+                             "text": {"verbosity": "low"}, "max_tool_calls": 3, "service_tier": "auto"},
+                 MESSAGES: {"container": None, "mcp_servers": [], "metadata": {"user_id": "u"},
+                            "context_management": {"edits": []}, "service_tier": "auto"}}
+        for path, fields in taken.items():
+            for name, value in fields.items():
+                with self.subTest(path=path, name=name):
+                    self.ok(self.server.post(path, {**BODIES[path], name: value}))
+        self.ok(self.server.post(TEXT, {**BODIES[TEXT], "n": 2, "best_of": 2}))
+
+    def test_switches_of_the_template(self):
+        """chat_template_kwargs, which /v1/responses and /v1/messages once passed over."""
+        off = {"chat_template_kwargs": {"enable_thinking": False}}
+        for path in (CHAT + "/input_tokens", RESPONSES + "/input_tokens", MESSAGES + "/count_tokens"):
+            body = BODIES[path.rsplit("/", 1)[0]]
+            rows = [self.ok(self.server.post(path, {**body, **more}))["input_tokens"] for more in ({}, off)]
+            self.assertNotEqual(rows[0], rows[1], path)
+            self.assertEqual(self.server.post(path, {**body, "chat_template_kwargs": 3}).status, 400)
+
+    def test_old_names_of_anthropic(self):
+        body = {**BODIES[MESSAGES], "messages": [{"role": "user", "content": "free"}], "thinking": {"type": "disabled"}}
+        form = {"type": "json_schema", "schema": SCHEMA}
+        answer = self.ok(self.server.post(MESSAGES, {**body, "output_format": form}))
+        self.assertEqual(answer["content"][0]["text"].replace(" ", "").replace("\n", ""), '{"a":"x"}')
+
+    def test_old_messages_of_the_assistant(self):
+        def prompt(message, *more):
+            return self.ok(self.server.post("/apply-template", {"messages": [*USER, message, *more]}))["prompt"]
+        function = {"name": "f", "arguments": '{"x": 1}'}
+        result = {"role": "function", "name": "f", "content": "2"}
+        calls = [{"type": "function", "function": function}]
+        self.assertEqual(prompt({"role": "assistant", "content": None, "function_call": function}, result),
+                         prompt({"role": "assistant", "tool_calls": calls}, result))
+        self.assertEqual(prompt({"role": "assistant", "content": None, "refusal": "No."}, *USER),
+                         prompt({"role": "assistant", "content": "No."}, *USER))
+        audio = {"messages": [*USER, {"role": "assistant", "audio": {"id": "audio_1"}}, *USER]}
+        self.refused(400, "not_supported_error", self.server.post(CHAT, audio), "messages[1].audio")
+
+    def test_results_come_in_the_order_of_their_calls(self):
+        """The template shows no ids: results that came back the other way round were taken for each other's."""
+        def call(i):
+            return {"id": f"c{i}", "type": "function", "function": {"name": f"f{i}", "arguments": "{}"}}
+
+        def chat(*order):
+            return {"messages": [*USER, {"role": "assistant", "content": "", "tool_calls": [call(1), call(2)]}, *(
+                {"role": "tool", "tool_call_id": f"c{i}", "content": f"result {i}"} for i in order), *USER]}
+        prompts = [self.ok(self.server.post("/apply-template", chat(*o)))["prompt"] for o in ((1, 2), (2, 1))]
+        self.assertEqual(prompts[0], prompts[1])
+        self.assertLess(prompts[0].index("result 1"), prompts[0].index("result 2"))
+        for odd in ((2, 7), (2, None)):  # an id of no call: as they are
+            prompt = self.ok(self.server.post("/apply-template", chat(*odd)))["prompt"]
+            self.assertLess(prompt.index("result 2"), prompt.index(f"result {odd[1]}"))
+
+        def rows(path, body):
+            self.ok(self.server.post(path, body))  # once: what it computed is known the next time
+            usage = self.ok(self.server.post(path, body))["usage"]
+            return usage.get("cache_read_input_tokens", usage.get("input_tokens_details", {}).get("cached_tokens"))
+
+        def responses(*order):
+            return {"input": [*USER, *({"type": "function_call", "call_id": f"c{i}", "name": f"f{i}", "arguments": "{}"}
+                                       for i in (1, 2)),
+                              *({"type": "function_call_output", "call_id": f"c{i}", "output": f"result {i}"}
+                                for i in order), *USER]}
+
+        def messages(*order):
+            return {"max_tokens": 9, "messages": [*USER, {"role": "assistant", "content": [
+                {"type": "tool_use", "id": f"c{i}", "name": f"f{i}", "input": {}} for i in (1, 2)]},
+                {"role": "user", "content": [
+                    *({"type": "tool_result", "tool_use_id": f"c{i}", "content": f"result {i}"} for i in order),
+                    {"type": "text", "text": "plain"}]}]}
+        for path, make in ((RESPONSES, responses), (MESSAGES, messages)):
+            known = rows(path, make(1, 2))
+            self.assertEqual(rows(path, make(2, 1)), known)
+            usage = self.ok(self.server.post(path, make(2, 1)))["usage"]
+            self.assertGreater(known, 40, usage)
+
+
+if __name__ == "__main__":
+    unittest.main()
