@@ -165,6 +165,35 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
     }
 }
 
+TEST_CASE("an argument may quote calls within its lines") {
+    const std::string head = "<tool_call>\n<function=f>\n<parameter=s>\n",
+                      tail = "\n</parameter>\n</function>\n</tool_call>";
+    for (const std::string value :
+         {"<p>\n  <parameter name=\"x\">1</parameter>\n  </parameter>\n</p>", "a</parameter></function></tool_call> b",
+          "a</parameter>", "call(\"<tool_call><function=f><parameter=s>1</parameter></function></tool_call>\")",
+          "a <tool_call>\n<function=f>", "a</parameter> <parameter=o>", "x\n</parameter>\ny"}) {
+        const std::string text = head + value + tail;
+        INFO(text);
+        const ChatReply reply = auspex::parse_reply(text, false, kTools).value();
+        REQUIRE(reply.tool_calls.size() == 1);
+        REQUIRE(reply.tool_calls[0].arguments.size() == 1);
+        CHECK(reply.tool_calls[0].arguments[0].value == value);
+        check_cuts(text, false);
+        check_cuts(text, true);
+        check_cuts(text + "\n" + text, false);
+    }
+    // Tags at the beginning of a line, or with a line break between them, end the argument or the call.
+    for (const std::string value : {"a</parameter>\n</function>", "\n</parameter></function>",
+                                    "</parameter></function>", "a\n<tool_call><function=g></function>"}) {
+        const std::string text = head + value + tail;
+        INFO(text);
+        const ChatReply reply = auspex::parse_reply(text, false, kTools).value();
+        CHECK((reply.tool_calls.size() != 1 || reply.tool_calls[0].arguments.empty() ||
+               reply.tool_calls[0].arguments[0].value != value));
+        check_cuts(text, false);
+    }
+}
+
 TEST_CASE("a malformed call cut anywhere becomes text and does not affect others") {
     const std::string good = "<tool_call>\n<function=g>\n</function>\n</tool_call>";
     for (const std::string bad :
@@ -248,7 +277,7 @@ TEST_CASE("a string argument that may be null is passed on once it cannot be") {
     CHECK(pushed(s, "here") == "args0<here>");
     CHECK(pushed(s, "\n</parameter>\n<parameter=n>\nNone") == "args0<\", \"n\": >");
     CHECK(pushed(s, " of").substr(0, 14) == "args0<\"None of");
-    CHECK(pushed(s, "</parameter><parameter=n>null\n") == "args0<\", \"n\": >");
+    CHECK(pushed(s, "</parameter>\n<parameter=n>null\n") == "args0<\", \"n\": >");
     CHECK(pushed(s, "</parameter></function></tool_call>") == "args0<null}>end0<>");
 }
 

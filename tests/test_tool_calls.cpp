@@ -211,14 +211,20 @@ TEST_CASE("tool calls: text, one call, several") {
     for (const std::string& text :
          {std::string("Hello <b>you</b>."), std::string(), good, "Let me see.\n" + good, call("stop>\n"),
           call("stop>\n") + "\n" + good, "<think>\nhm <tool_call>x</think>\n\n" + good,
-          call("get_weather>\n" + argument("city", "a\n</param\nb") + argument("unit", "C") + argument("days", "14"))})
+          call("get_weather>\n" + argument("city", "a\n</param\nb") + argument("unit", "C") + argument("days", "14")),
+          call("get_weather>\n" + argument("city", "a</parameter>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "<p>\n </parameter>\n</p>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "a <tool_call>\n<function=b>") + argument("days", "1"))})
         CHECK_MESSAGE(accepts(any, text), text);
     for (const std::string& text :
          {good + " more text", std::string("<tool_call>"), call("get>\n"), call("get_weather>\n"),
           call("get_weather>\n" + argument("city", "Oslo") + argument("days", "15")),
           call("get_weather>\n" + argument("city", "") + argument("days", "1")),
           call("get_weather>\n" + argument("days", "1") + argument("city", "Oslo")),
-          call("get_weather>\n" + argument("city", "a</parameter>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "</parameter>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "a\n</parameter> b") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "a</parameter> \n </function>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "a\n<tool_call>") + argument("days", "1")),
           call("get_weather>\n" + argument("city", "Oslo\r") + argument("days", "1")),
           std::string("<function=stop>\n</function>"), std::string("<think> never closed")})
         CHECK_MESSAGE(!accepts(any, text), text);
@@ -293,7 +299,7 @@ TEST_CASE("tool calls: a string that its schema does not declare so is written s
     for (const char* note : {"null", "", "a b"}) CHECK_MESSAGE(written("note", note), note);
     CHECK(!written("note", "A"));
     CHECK(written("free", "[1, {\"a\": \"b\"}]"));
-    CHECK(!written("tags", "[\"</parameter>\"]"));
+    CHECK(written("tags", "[\"</parameter>\", \"</function>\", \"<tool_call>\"]"));
     CHECK(written("tags", "[\"<b>\", \"</p\"]"));
 }
 

@@ -337,7 +337,8 @@ bool ReplyParser::value_begin() {
     crlf_ = at < text_.size() && text_[at] == '\r';
     if (crlf_) ++at;
     if (at == text_.size() && !final_) return false;
-    if (at < text_.size() && text_[at] == '\n') ++at;
+    on_lines_ = at < text_.size() && text_[at] == '\n';
+    if (on_lines_) ++at;
     at_ = value_ = value_given_ = at;
     begin_argument();
     state_ = State::value;
@@ -414,24 +415,27 @@ ReplyParser::Match ReplyParser::after_value(size_t* at) {
 
 /// A value ends at a closing tag that is followed by another parameter or the end of the function, so that it may
 /// itself hold closing tags. A call ends where the next one begins, so that a malformed call cannot hide a good one.
+/// Where the value begins on a line of its own, calls that it quotes within a line are a part of it: of two tags that
+/// follow each other one begins a line, and so does the next call.
 bool ReplyParser::value() {
     using namespace reply_parser_impl;
     const size_t tag = find_tag();
     stream_value(tag);
     if (tag == text_.size()) return final_ && fail_call();
+    const bool begins_line = !on_lines_ || tag == value_ || text_[tag - 1] == '\n';
     const Match end = match(tag, kParameterEnd);
     if (end == Match::more) return false;
     if (end == Match::yes) {
         size_t after = tag + kParameterEnd.size();
         const Match ended = after_value(&after);
         if (ended == Match::more) return false;
-        if (ended == Match::yes) {
+        if (ended == Match::yes && (begins_line || text(tag, after).find('\n') != std::string_view::npos)) {
             finish_argument(tag);
             at_ = after;
             state_ = State::tags;
             return true;
         }
-    } else {
+    } else if (begins_line) {
         const Match call = candidate(tag, wrapped_);
         if (call == Match::more) return false;
         if (call == Match::yes) return fail_call();

@@ -137,6 +137,7 @@ class ReplyParser {
     size_t value_ = 0;        ///< where it begins
     size_t value_given_ = 0;  ///< what was passed on of it; before that, what may be null
     bool crlf_ = false;       ///< the newline before it has a carriage return, so the one after it does
+    bool on_lines_ = false;   ///< there is a newline before it, so tags of the call are at the beginnings of lines
     bool wrapped_ = false;    ///< in <tool_call>
     bool xml_ = false;        ///< begun with <function=
     bool began_ = false;      ///< call_begin was said

@@ -67,8 +67,9 @@ class SchemaCompiler {
     SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
     /// The whole grammar: a JSON text.
     Status run();
-    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
-    /// these texts, which end an argument or a call. json_values: ChatTemplate::json_values.
+    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No JSON string within has
+    /// one of these texts, and no string that is written as it is ends its argument. json_values:
+    /// ChatTemplate::json_values.
     Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
     const std::set<std::string>& ignored() const { return ignored_; }
@@ -137,7 +138,8 @@ class SchemaCompiler {
     ExprId write_literal(const std::string& json, ValuePlace place);
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
-    bool has_end(std::string_view text) const;
+    ExprId ending_text();
+    bool has_end(std::string_view text, bool raw) const;
     /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
     std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);
     std::optional<ExprId> pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
@@ -220,6 +222,7 @@ class SchemaCompiler {
     bool json_values_ = true;        ///< an argument is written as true, false or null; else as True, False or None
     ExprId text_char_ = kNoMatch;    ///< a character that is written as it is
     ExprId no_end_ = kNoMatch;       ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId no_raw_end_ = kNoMatch;   ///< texts that end no argument where they are written as they are
     ExprId not_json_ = kNoMatch;     ///< texts that no reader takes for JSON
     ExprId python_text_ = kNoMatch;  ///< texts that a reader may take for True, False or None
     ExprId null_text_ = kNoMatch;    ///< texts that a reader takes for null

@@ -77,7 +77,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     ends_ = ends;
     json_values_ = json_values;
     const uint32_t rule = rule_of({&root_}, place);
-    no_end_ = pool_.without(ends);
+    if (!ends.empty()) no_end_ = pool_.without(ends);
+    no_raw_end_ = pool_.except(ending_text());
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
     // What JSON begins with, and the literals; white space around them does not count.
     CharSet space, first = CharSet::all();

@@ -282,7 +282,32 @@ ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
     return number_expr(pool_, NumberFacts()).value();
 }
 
-bool SchemaCompiler::has_end(std::string_view text) const {
+/// Texts in which a reader finds the end of an argument that is written as they are, or another call: closing tags and
+/// calls at the beginning of a line, and closing tags that end one before the next tag of the call.
+ExprId SchemaCompiler::ending_text() {
+    const ExprId any = pool_.any_text();
+    ByteSet white;
+    for (const char c : std::string_view(" \t\r\n")) white.add(static_cast<unsigned char>(c));
+    const ExprId space = pool_.repeat(pool_.bytes(white), 0, kUnbounded), newline = pool_.text("\n");
+    const ExprId line = pool_.optional(pool_.concat(any, newline));
+    return pool_.choice(pool_.concat({line, pool_.one_of({"</parameter>", "<tool_call>"}), any}),
+                        pool_.concat({any, pool_.text("</parameter>"), space, newline, space,
+                                      pool_.one_of({"<parameter=", "</function>", "</tool_call>"}), any}));
+}
+
+/// The same of one text; of one that is not written as it is, whether it has one of ends_.
+bool SchemaCompiler::has_end(std::string_view text, bool raw) const {
+    const auto begins = [](std::string_view rest, std::string_view tag) { return rest.substr(0, tag.size()) == tag; };
+    for (size_t at = text.find('<'); raw && at < text.size(); at = text.find('<', at + 1)) {
+        const bool line = at == 0 || text[at - 1] == '\n', closes = begins(text.substr(at), "</parameter>");
+        if (line && (closes || begins(text.substr(at), "<tool_call>"))) return true;
+        const size_t space = at + std::string_view("</parameter>").size(),
+                     next = closes ? text.find_first_not_of(" \t\r\n", space) : std::string_view::npos;
+        if (next == std::string_view::npos || text.substr(space, next - space).find('\n') == std::string_view::npos)
+            continue;
+        for (const char* tag : {"<parameter=", "</function>", "</tool_call>"})
+            if (begins(text.substr(next), tag)) return true;
+    }
     return std::any_of(ends_.begin(), ends_.end(),
                        [text](const std::string& end) { return text.find(end) != std::string_view::npos; });
 }
@@ -295,7 +320,7 @@ void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std:
     if (place == ValuePlace::typed && (bare == "True" || bare == "False" || bare == "None")) return;
     Json json;
     if (is_typed(place) && Json::parse(bare).get(json).ok()) return;
-    if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
+    if (has_end(text, raw) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
 }
@@ -325,7 +350,7 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
         else if (v->is(Json::Kind::null) || v->is(Json::Kind::boolean))
             ways.push_back(write_literal(v->dump(), place));
-        else if (!has_end(v->dump()))
+        else if (!has_end(v->dump(), false))
             ways.push_back(write_value(*v));
         if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
@@ -433,8 +458,9 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
         std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
     if (bounded) parts.push_back(pool_.repeat(raw ? text_char_ : simple ? json_char_ : name_char_, low, high));
-    if (no_end_ != kNoMatch) parts.push_back(no_end_);
+    if (!raw && no_end_ != kNoMatch) parts.push_back(no_end_);
     if (raw) {
+        parts.push_back(no_raw_end_);
         // A reader takes a carriage return before the last line break for a part of it.
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }

@@ -50,7 +50,9 @@ class Writer {
         options.ignore_unsupported = options_.ignore_unsupported;
         SchemaCompiler compiler(rules_, tool.parameters, options);
         uint32_t arguments = 0;
-        const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
+        // JSON strings have no line breaks, and within a line no tag ends an element.
+        const std::vector<std::string> ends =
+            elements_ ? std::vector<std::string>() : std::vector<std::string>{kCall, kCallEnd};
         const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
         if (const Status s = compiler.run_arguments(place, ends, options_.chat_template.json_values).get(arguments);
             !s.ok())
