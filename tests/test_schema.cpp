@@ -76,6 +76,16 @@ TEST_CASE("schema: scalars") {
     check(R"({"type": "boolean"})", {"true", "false"}, {"null", "0", "\"true\"", "truefalse"});
     check(R"({"type": ["null", "integer"]})", {"null", "0", "-12", "3.0"}, {"1.5", "01", "+1", "1.", "\"1\""});
     check(R"({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"})", {"3"}, {"3.0", "3.5"});
+    check(R"({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "enum": [10, -2, 30.0]})",
+          {"10", "-2", "30"}, {"10.0", "10.00", "-2.0", "30.0"});
+    check(R"({"$schema": "http://json-schema.org/draft-04/schema#", "enum": [10]})", {"10", "10.00"}, {"10.1"});
+    // Listed numbers are compared by all of their digits, also where they are excluded.
+    check(R"({"type": "number", "not": {"const": 0.1234567890123456789}})", {"0.12345678901234568"},
+          {"0.1234567890123456789"});
+    check(R"({"type": "number", "not": {"enum": [12345678901234567890.5, 1]}})", {"12345678901234567000", "2"},
+          {"12345678901234567890.5", "1"});
+    check(R"({"items": {"const": 0.1234567890123456789}, "not": {"items": {"const": 0.1}}, "type": "array"})",
+          {"[0.1234567890123456789]"}, {"[0.1]", "[]"});
     check(R"({"type": "number"})", {"0", "-0.5", "1e5", "1.25E-7", "1e+10"}, {".5", "1.", "00", "1e", "--1"});
     check(R"({"type": "string"})", {R"("")", R"("a\n\u00e9\ud83d\ude00")", "\"\xC3\xA9\""},
           {R"("\ud83d")", R"("\x")", "\"\n\"", "\"\xC3\"", "\"a", "\"\xED\xA0\x80\""});
@@ -150,6 +160,15 @@ TEST_CASE("schema: strings by length, pattern and format") {
     check(R"({"type": "string", "not": {"enum": ["no", "never"]}})", {"\"n\"", "\"nothing\"", "\"nev\""},
           {"\"no\"", "\"never\""});
     check(R"({"type": "string", "format": "date"})", {"\"2024-02-28\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"x\""});
+    check(
+        R"({"format": "date", "enum": ["2024-01-31", "2024-02-29", "2000-02-29", "2023-02-29", "1900-02-29", "x", 7]})",
+        {"\"2024-01-31\"", "\"2024-02-29\"", "\"2000-02-29\"", "7"}, {"\"2023-02-29\"", "\"1900-02-29\"", "\"x\""});
+    check(R"({"format": "date-time", "enum": ["2016-12-31T23:59:60Z", "2016-12-31T23:60:00Z", "2016-12-31"]})",
+          {"\"2016-12-31T23:59:60Z\""}, {"\"2016-12-31T23:60:00Z\"", "\"2016-12-31\""});
+    check(R"({"format": "email", "enum": ["a@b", "\"a b\"@c", "a"]})", {"\"a@b\"", R"("\"a b\"@c")"}, {"\"a\""});
+    check(R"({"format": "of its own", "const": "x"})", {"\"x\""}, {"\"y\""});
+    check(R"({"anyOf": [{"const": "127.0.0.1"}, {"const": "localhost"}], "format": "ipv4"})", {"\"127.0.0.1\""},
+          {"\"localhost\""});
     check(R"({"type": "string", "format": "date-time"})",
           {"\"2024-02-28T10:00:00Z\"", "\"2024-02-28T10:00:00.5+01:00\""},
           {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""});

@@ -134,6 +134,7 @@ class SchemaCompiler {
     void note_intersection(const TypeFacts& facts, const Json& where);
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
+    ExprId write_bare(const Json& number);
     ExprId write_value(const Json& value);
     ExprId write_literal(const std::string& json, ValuePlace place);
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
@@ -141,6 +142,7 @@ class SchemaCompiler {
     ExprId ending_text();
     bool has_end(std::string_view text, bool raw) const;
     /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
+    bool may_be_of_format(const std::string& format, std::string text);
     std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);
     std::optional<ExprId> pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 

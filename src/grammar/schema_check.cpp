@@ -124,8 +124,10 @@ SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const J
         }
     }
     if (key == "properties" || key == "patternProperties" || key == "additionalProperties" || key == "required" ||
-        key == "items" || key == "propertyNames" || key == "format")
+        key == "items" || key == "propertyNames")
         return Verdict::yes;
+    if (key == "format" && argument.is(Json::Kind::string) && kind == Json::Kind::string)
+        return verdict(may_be_of_format(argument.text(), value.text()));
     if (!gather_keyword(schema, key, argument, f)) return Verdict::unknown;
     unsigned type = 0;
     Decimal d;

@@ -9,6 +9,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace negate_impl {
 
+/// With the digits that numbers were given.
+std::string written(const Json& json) { return json.dump(Json::Numbers::written); }
 /// A schema of one type and one more keyword, in parts.
 template <class... A>
 std::string typed(const char* type, const A&... keyword) {
@@ -35,29 +37,29 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
-        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", name.dump(), ":false}"));
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
     } else if (key == "properties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
             const std::string name = json_quoted(value.keys()[i]);
             way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
-                      ":{\"not\":", value.items()[i].dump(), "}}"));
+                      ":{\"not\":", written(value.items()[i]), "}}"));
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
-                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
+                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", written(name),
                           ":false}"));
     } else if (key == "propertyNames") {
-        way(typed("object", "\"!names\":{\"not\":", value.dump(), "}"));
+        way(typed("object", "\"!names\":{\"not\":", written(value), "}"));
     } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(),
+            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", written(value.items()[i]),
                       "}}"));
     } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
         const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
-        way(typed("object", "\"!other\":{\"properties\":", listed ? listed->dump() : "{}", ",\"patternProperties\":",
-                  patterned ? patterned->dump() : "{}", ",\"additionalProperties\":{\"not\":", value.dump(), "}}"));
+        way(typed("object", "\"!other\":{\"properties\":", listed ? written(*listed) : "{}", ",\"patternProperties\":",
+                  patterned ? written(*patterned) : "{}", ",\"additionalProperties\":{\"not\":", written(value), "}}"));
     } else {
         return false;
     }
@@ -81,9 +83,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
     const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
     if (key == "type") {
-        way(say("{\"!type\":", value.dump(), "}"));
+        way(say("{\"!type\":", written(value), "}"));
     } else if (key == "enum" || key == "const") {
-        way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
+        way("{\"!enum\":" + (key == "enum" ? written(value) : "[" + written(value) + "]") + "}");
     } else if (key == "allOf" && list) {
         for (const Json& s : value.items()) both_ways(s, true, nullptr, false);
     } else if (key == "anyOf" && list) {
@@ -115,7 +117,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         way(typed("number", "\"!multipleOf\":", value.text()));
     } else if (key == "pattern" || key == "format") {
         if (key == "format") return unsupported(schema, "not", "of a format"), false;
-        way(typed("string", "\"!pattern\":", value.dump()));
+        way(typed("string", "\"!pattern\":", written(value)));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
         if (number > 0)
@@ -130,9 +132,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
                                     : "object",
                   "\"min", what, "\":", number + 1));
     } else if (key == "items" && !list && !schema.find("prefixItems")) {
-        way(typed("array", "\"contains\":{\"not\":", value.dump(), "}"));
+        way(typed("array", "\"contains\":{\"not\":", written(value), "}"));
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
-        way(typed("array", "\"items\":{\"not\":", value.dump(), "}"));
+        way(typed("array", "\"items\":{\"not\":", written(value), "}"));
     } else if (!negate_object(out, schema, index, link)) {
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",

@@ -350,6 +350,8 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
         else if (v->is(Json::Kind::null) || v->is(Json::Kind::boolean))
             ways.push_back(write_literal(v->dump(), place));
+        else if (bare_integers_ && (facts.types & TypeFacts::kOther) == 0 && v->is(Json::Kind::number))
+            ways.push_back(write_bare(*v));
         else if (!has_end(v->dump(), false))
             ways.push_back(write_value(*v));
         if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
@@ -362,6 +364,13 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
 ExprId SchemaCompiler::write_literal(const std::string& json, ValuePlace place) {
     if (json_values_ || (place != ValuePlace::typed && place != ValuePlace::nullable_text)) return pool_.text(json);
     return pool_.text(json == "null" ? "None" : json == "true" ? "True" : "False");
+}
+
+/// An integer of draft 4: without a point.
+ExprId SchemaCompiler::write_bare(const Json& number) {
+    Decimal d;
+    if (!Decimal::parse(number.text(), d) || !d.is_integer() || d.whole().size() >= 400) return write_value(number);
+    return pool_.text((d.negative ? "-" : "") + d.whole());
 }
 
 ExprId SchemaCompiler::write_value(const Json& value) {
@@ -406,6 +415,27 @@ std::optional<ExprId> SchemaCompiler::pattern_expr(const std::string& pattern, c
     else
         fail_at(e.status().code, where, key, e.status().text);
     return std::nullopt;
+}
+
+/// Whether a text that the schema lists is of this format. Also true where that is not known, and of texts that are
+/// valid and left out of what format_expr() writes: 29 February, leap seconds, and rare forms of addresses.
+bool SchemaCompiler::may_be_of_format(const std::string& format, std::string text) {
+    const auto digit = [&](size_t i) { return text[i] - '0'; };
+    const bool dated = format == "date" || format == "date-time", timed = format == "time" || format == "date-time";
+    if (dated && text.size() >= 10 && text.compare(4, 6, "-02-29") == 0) {
+        const int century = digit(0) * 10 + digit(1), year = digit(2) * 10 + digit(3);
+        if (year != 0 ? year % 4 == 0 : century % 4 == 0) text[9] = '8';
+    }
+    const size_t seconds = format == "date-time" ? 16 : 5;
+    if (timed && text.size() > seconds && text.compare(seconds, 3, ":60") == 0) text.replace(seconds, 3, ":59");
+    if ((format == "email" || format == "uri") && text.find_first_of("\"[") != std::string::npos) return true;
+    for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
+        if (format != f.name) continue;
+        bool known = false;
+        const bool match = matches(say("^(?:", f.pattern, ")$"), text, known);
+        return !known || (match && count_chars(text) <= f.max_length);
+    }
+    return true;
 }
 
 std::optional<ExprId> SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
