@@ -262,6 +262,8 @@ Status load(const PlaceOptions& o, Loaded* to) {
 
 // --------------------------------------------------------------------------------- input
 
+constexpr size_t kMaxTextBytes = size_t{1} << 30;  // devices and pipes may have no end
+
 Result<std::string> read_bytes(const std::string& path) {
     if (const Status s = check_no_directory(path); path != "-" && !s.ok()) return s;
     std::FILE* f = path == "-" ? stdin : open_stream(path, "rb");
@@ -273,12 +275,15 @@ Result<std::string> read_bytes(const std::string& path) {
     std::string all;
     char part[1 << 16];
     size_t n;
-    while ((n = std::fread(part, 1, sizeof part, f)) > 0) all.append(part, n);
+    while (all.size() <= kMaxTextBytes && (n = std::fread(part, 1, sizeof part, f)) > 0) all.append(part, n);
     const int why = std::ferror(f) ? errno : 0;
     if (f != stdin) std::fclose(f);
     // Ctrl-C also ends the program that writes to a pipe, which then looks like the end of the text.
     if (interrupted()) return Status(Code::cancelled, "interrupted while reading " + name);
     if (why) return Status(Code::io_error, name + ": " + std::strerror(why));
+    if (all.size() > kMaxTextBytes)
+        return Status(Code::bad_argument, name + " has more than " + std::to_string(kMaxTextBytes) +
+                                              " bytes, expected a text; split it into several files");
     return all;
 }
 

@@ -76,7 +76,7 @@ void clear_progress_line();
 
 // --------------------------------------------------------------------------------- input
 
-/// A whole file, or standard input for "-". errors: bad_argument: a directory; not_found, io_error.
+/// A whole file, or standard input for "-". errors: bad_argument: a directory, or more than 1 GiB; not_found, io_error.
 Result<std::string> read_bytes(const std::string& path);
 /// The same without the mark of UTF-8 that editors on Windows put before a text: for JSON, grammars and lists.
 Result<std::string> read_document(const std::string& path);
