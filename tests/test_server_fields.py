@@ -82,6 +82,22 @@ class Fields(BaseServer):
         audio = {"messages": [*USER, {"role": "assistant", "audio": {"id": "audio_1"}}, *USER]}
         self.refused(400, "not_supported_error", self.server.post(CHAT, audio), "messages[1].audio")
 
+    def test_items_of_other_servers(self):
+        def rows(*items):
+            body = {"input": [*USER, *items, *USER]}
+            return self.ok(self.server.post(RESPONSES + "/input_tokens", body))["input_tokens"]
+        text = "*** Begin Patch " * 20
+        custom = [{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": text},
+                  {"type": "custom_tool_call_output", "call_id": "c", "output": "done " * 20}]
+        function = [{"type": "function_call", "call_id": "c", "name": "patch",
+                     "arguments": '{"input": "' + text + '"}'},
+                    {"type": "function_call_output", "call_id": "c", "output": "done " * 20}]
+        self.assertEqual(rows(*custom), rows(*function))
+        self.assertEqual(rows({"type": "web_search_call", "status": "completed"}), rows())
+        item = {"type": "compaction", "encrypted_content": "gAAAA"}
+        self.refused(400, "not_supported_error", self.server.post(RESPONSES, {"input": [item, *USER]}),
+                     "input[0]", "compaction")
+
     def test_results_come_in_the_order_of_their_calls(self):
         """The template shows no ids: results that came back the other way round were taken for each other's."""
         def call(i):

@@ -221,9 +221,13 @@ class ItemReader {
             std::string name, arguments = "{}";
             if (!fields.text("name", &name)) return fields.refuse("name", "a string");
             fields.text("arguments", &arguments);
-            assistant()["tool_calls"].push_back(
-                {{"id", id(fields)}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
-        } else if (type == "function_call_output") {
+            add_call(id(fields), name, arguments);
+        } else if (type == "custom_tool_call") {  // of a tool that takes a text; other servers offer these
+            std::string name, input;
+            if (!fields.text("name", &name)) return fields.refuse("name", "a string");
+            fields.text("input", &input);
+            add_call(id(fields), name, dump({{"input", input}}));
+        } else if (type == "function_call_output" || type == "custom_tool_call_output") {
             const Json* output = fields.find("output");
             const std::string text = output ? content_text(*output, path + ".output", &failure_) : "";
             to_.push_back({{"role", "tool"}, {"content", text}, {"tool_call_id", id(fields)}});
@@ -236,8 +240,16 @@ class ItemReader {
         } else if (type == "item_reference") {
             failure_ =
                 not_supported(path + " refers to an item by its id, and items are not kept; send the item itself");
+        } else if (type.compare(0, 10, "compaction") == 0) {
+            failure_ = not_supported(path + " is of type " + type +
+                                     ", which only the server that made it can read; send the conversation itself");
         }
         // Other items belong to tools that were not offered to the model.
+    }
+
+    void add_call(const Json& id, const std::string& name, const std::string& arguments) {
+        assistant()["tool_calls"].push_back(
+            {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
     }
 
     static Json id(const Fields& call) {
