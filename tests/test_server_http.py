@@ -532,6 +532,8 @@ class BadInput(BaseServer):
         self.assertIn(b"data: [DONE]\n\n", answer)
         old = b"POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body)
         self.assertIn(b"data: [DONE]\n\n", self.server.raw(old, shut=True))
+        old = old.replace(b'"stream": true', b'"stream": null')
+        self.assertIn(b"use HTTP/1.1", self.server.raw(old, shut=True))
 
     def test_a_client_that_leaves_without_a_stream_ends_its_request(self):
         no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>

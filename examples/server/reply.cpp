@@ -7,7 +7,8 @@ namespace server {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(20);  // how soon a client that left is noticed
-constexpr int kPingSeconds = 15;                       // proxies end connections that are silent for longer
+constexpr const char* kLeft = "the client has closed the connection or, with HTTP/1.0, its sending side; use HTTP/1.1";
+constexpr int kPingSeconds = 15;  // proxies end connections that are silent for longer
 
 /// Ends the generation when the client leaves, however its thread goes on.
 class Running {
@@ -194,7 +195,7 @@ HttpAnswer generate(Engine& engine, GenerationRequest request, std::shared_ptr<P
     }
     Reader reader(running->request(), *protocol);
     while (!running->complete()) {
-        if (!http.connected()) return json_answer(protocol->error(unavailable("the client has left")), 503);
+        if (!http.connected()) return json_answer(protocol->error(unavailable(kLeft)), 503);
         const Failure failed = reader.take(running->wait());
         protocol->take();
         if (!failed.ok()) return json_answer(protocol->error(failed), failed.status);
