@@ -32,6 +32,12 @@ void add_one(int event_fd) {
     }
 }
 
+void take_all(int event_fd) {
+    uint64_t one = 0;
+    while (::read(event_fd, &one, sizeof one) > 0) {
+    }
+}
+
 /// A thread for each connection: one that streams holds its thread for minutes, and must not keep others waiting.
 /// Where all are taken an idle connection ends for one that waits; crowd_fd counts these.
 class Threads final : public httplib::TaskQueue {
@@ -64,6 +70,7 @@ class Threads final : public httplib::TaskQueue {
         while (!waiting_.empty()) {
             const std::function<void()> task = std::move(waiting_.front());
             waiting_.pop_front();
+            if (waiting_.empty()) take_all(crowd_fd_);  // no connection has to make room any more
             lock.unlock();
             task();
             lock.lock();
