@@ -2,7 +2,7 @@
 //
 // Every protocol brings its conversation into OpenAI's form; what follows from there is here, once.
 // Thread  any.
-// Tests   tests/test_server_openai.py
+// Tests   tests/test_server_openai.py, tests/test_server_fields.py
 #pragma once
 #include "engine.h"
 
