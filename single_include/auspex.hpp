@@ -1176,7 +1176,8 @@ class AUSPEX_API Session {
     /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`;
     /// checkpoints of the text before stay.
     ///
-    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: as sync().
+    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: by cancel()
+    ///           or the progress callback; the history is `ids` all the same.
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.
@@ -3175,6 +3176,7 @@ class ReplyParser {
     size_t value_ = 0;        ///< where it begins
     size_t value_given_ = 0;  ///< what was passed on of it; before that, what may be null
     bool crlf_ = false;       ///< the newline before it has a carriage return, so the one after it does
+    bool on_lines_ = false;   ///< there is a newline before it, so tags of the call are at the beginnings of lines
     bool wrapped_ = false;    ///< in <tool_call>
     bool xml_ = false;        ///< begun with <function=
     bool began_ = false;      ///< call_begin was said
@@ -3876,8 +3878,9 @@ class SchemaCompiler {
     SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
     /// The whole grammar: a JSON text.
     Status run();
-    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
-    /// these texts, which end an argument or a call. json_values: ChatTemplate::json_values.
+    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No JSON string within has
+    /// one of these texts, and no string that is written as it is ends its argument. json_values:
+    /// ChatTemplate::json_values.
     Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
     const std::set<std::string>& ignored() const { return ignored_; }
@@ -3942,12 +3945,15 @@ class SchemaCompiler {
     void note_intersection(const TypeFacts& facts, const Json& where);
     ExprId write_number(TypeFacts& facts, const Json& where);
     ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
+    ExprId write_bare(const Json& number);
     ExprId write_value(const Json& value);
     ExprId write_literal(const std::string& json, ValuePlace place);
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
-    bool has_end(std::string_view text) const;
+    ExprId ending_text();
+    bool has_end(std::string_view text, bool raw) const;
     /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
+    bool may_be_of_format(const std::string& format, std::string text);
     std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);
     std::optional<ExprId> pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 
@@ -4029,6 +4035,7 @@ class SchemaCompiler {
     bool json_values_ = true;        ///< an argument is written as true, false or null; else as True, False or None
     ExprId text_char_ = kNoMatch;    ///< a character that is written as it is
     ExprId no_end_ = kNoMatch;       ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId no_raw_end_ = kNoMatch;   ///< texts that end no argument where they are written as they are
     ExprId not_json_ = kNoMatch;     ///< texts that no reader takes for JSON
     ExprId python_text_ = kNoMatch;  ///< texts that a reader may take for True, False or None
     ExprId null_text_ = kNoMatch;    ///< texts that a reader takes for null
@@ -11711,8 +11718,6 @@ class Trunk {
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
-    /// The same, and what the context held of other branches: its rows will be overwritten.
-    void abandon();
     /// Rows first .. first + n were copied to the context.
     void rows_copied(size_t first, size_t n) { marks_->wrote(first, first + n); }
     /// The context lost everything: these are the tokens again, and repair() computes their rows as `spans` says.
@@ -11782,6 +11787,8 @@ class Trunk {
 
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
+    /// Windows of this timeline that were full; they are reported in one order.
+    size_t n_window_full() const { return n_window_full_; }
     /// Remembers a lost device.
     Status track(Status s);
     /// The error of every call after the device was lost.
@@ -12455,11 +12462,6 @@ struct Session::Impl {
         vocab.forget(0);
         constrained.forget();
     }
-    /// Gives up the history.
-    void abandon() {
-        trunk->abandon();
-        forget_text();
-    }
     /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
     Status drop_ahead();
     /// The logits of the last row, which is computed.
@@ -12479,6 +12481,7 @@ struct Session::Impl {
     void adopt_text(const detail::TextHead& text);
 
     class Call;
+    class TakeBack;
 };
 
 /// A public call on a session: refuses an empty handle, and a call from inside a callback of the same session.
@@ -12498,6 +12501,34 @@ class Session::Impl::Call {
   private:
     Impl* impl_;
     bool empty_;
+};
+
+/// Around a call that replaces the history. Unless it is told that all went well, gives the session back its tokens;
+/// their rows are computed again when they are needed. Never allocates when it does.
+class Session::Impl::TakeBack {
+  public:
+    explicit TakeBack(Impl& s)
+        : s_(s),
+          tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
+          spans_(s.trunk->known_spans()),
+          n_given_(s.timeline.n_given()) {}
+    ~TakeBack() {
+        if (done) return;
+        s_.tree->forget_later();
+        s_.trunk->take_back(tokens_, std::move(spans_));
+        s_.timeline.give_only(n_given_);
+        s_.forget_text();
+        s_.saved.reset();
+    }
+    TakeBack(const TakeBack&) = delete;
+    TakeBack& operator=(const TakeBack&) = delete;
+    bool done = false;
+
+  private:
+    Impl& s_;
+    std::vector<Token> tokens_;
+    std::vector<detail::RowSpan> spans_;
+    size_t n_given_;
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -16904,7 +16935,8 @@ bool ReplyParser::value_begin() {
     crlf_ = at < text_.size() && text_[at] == '\r';
     if (crlf_) ++at;
     if (at == text_.size() && !final_) return false;
-    if (at < text_.size() && text_[at] == '\n') ++at;
+    on_lines_ = at < text_.size() && text_[at] == '\n';
+    if (on_lines_) ++at;
     at_ = value_ = value_given_ = at;
     begin_argument();
     state_ = State::value;
@@ -16981,24 +17013,27 @@ ReplyParser::Match ReplyParser::after_value(size_t* at) {
 
 /// A value ends at a closing tag that is followed by another parameter or the end of the function, so that it may
 /// itself hold closing tags. A call ends where the next one begins, so that a malformed call cannot hide a good one.
+/// Where the value begins on a line of its own, calls that it quotes within a line are a part of it: of two tags that
+/// follow each other one begins a line, and so does the next call.
 bool ReplyParser::value() {
     using namespace reply_parser_impl;
     const size_t tag = find_tag();
     stream_value(tag);
     if (tag == text_.size()) return final_ && fail_call();
+    const bool begins_line = !on_lines_ || tag == value_ || text_[tag - 1] == '\n';
     const Match end = match(tag, kParameterEnd);
     if (end == Match::more) return false;
     if (end == Match::yes) {
         size_t after = tag + kParameterEnd.size();
         const Match ended = after_value(&after);
         if (ended == Match::more) return false;
-        if (ended == Match::yes) {
+        if (ended == Match::yes && (begins_line || text(tag, after).find('\n') != std::string_view::npos)) {
             finish_argument(tag);
             at_ = after;
             state_ = State::tags;
             return true;
         }
-    } else {
+    } else if (begins_line) {
         const Match call = candidate(tag, wrapped_);
         if (call == Match::more) return false;
         if (call == Match::yes) return fail_call();
@@ -20098,7 +20133,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     ends_ = ends;
     json_values_ = json_values;
     const uint32_t rule = rule_of({&root_}, place);
-    no_end_ = pool_.without(ends);
+    if (!ends.empty()) no_end_ = pool_.without(ends);
+    no_raw_end_ = pool_.except(ending_text());
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
     // What JSON begins with, and the literals; white space around them does not count.
     CharSet space, first = CharSet::all();
@@ -20557,6 +20593,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace negate_impl {
 
+/// With the digits that numbers were given.
+std::string written(const Json& json) { return json.dump(Json::Numbers::written); }
 /// A schema of one type and one more keyword, in parts.
 template <class... A>
 std::string typed(const char* type, const A&... keyword) {
@@ -20583,29 +20621,29 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
-        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", name.dump(), ":false}"));
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
     } else if (key == "properties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
             const std::string name = json_quoted(value.keys()[i]);
             way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
-                      ":{\"not\":", value.items()[i].dump(), "}}"));
+                      ":{\"not\":", written(value.items()[i]), "}}"));
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
-                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", name.dump(),
+                way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", written(name),
                           ":false}"));
     } else if (key == "propertyNames") {
-        way(typed("object", "\"!names\":{\"not\":", value.dump(), "}"));
+        way(typed("object", "\"!names\":{\"not\":", written(value), "}"));
     } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", value.items()[i].dump(),
+            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", written(value.items()[i]),
                       "}}"));
     } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
         const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
-        way(typed("object", "\"!other\":{\"properties\":", listed ? listed->dump() : "{}", ",\"patternProperties\":",
-                  patterned ? patterned->dump() : "{}", ",\"additionalProperties\":{\"not\":", value.dump(), "}}"));
+        way(typed("object", "\"!other\":{\"properties\":", listed ? written(*listed) : "{}", ",\"patternProperties\":",
+                  patterned ? written(*patterned) : "{}", ",\"additionalProperties\":{\"not\":", written(value), "}}"));
     } else {
         return false;
     }
@@ -20629,9 +20667,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
     const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
     if (key == "type") {
-        way(say("{\"!type\":", value.dump(), "}"));
+        way(say("{\"!type\":", written(value), "}"));
     } else if (key == "enum" || key == "const") {
-        way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
+        way("{\"!enum\":" + (key == "enum" ? written(value) : "[" + written(value) + "]") + "}");
     } else if (key == "allOf" && list) {
         for (const Json& s : value.items()) both_ways(s, true, nullptr, false);
     } else if (key == "anyOf" && list) {
@@ -20663,7 +20701,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         way(typed("number", "\"!multipleOf\":", value.text()));
     } else if (key == "pattern" || key == "format") {
         if (key == "format") return unsupported(schema, "not", "of a format"), false;
-        way(typed("string", "\"!pattern\":", value.dump()));
+        way(typed("string", "\"!pattern\":", written(value)));
     } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
         const std::string what = key.substr(3);
         if (number > 0)
@@ -20678,9 +20716,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
                                     : "object",
                   "\"min", what, "\":", number + 1));
     } else if (key == "items" && !list && !schema.find("prefixItems")) {
-        way(typed("array", "\"contains\":{\"not\":", value.dump(), "}"));
+        way(typed("array", "\"contains\":{\"not\":", written(value), "}"));
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
-        way(typed("array", "\"items\":{\"not\":", value.dump(), "}"));
+        way(typed("array", "\"items\":{\"not\":", written(value), "}"));
     } else if (!negate_object(out, schema, index, link)) {
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
@@ -20979,7 +21017,32 @@ ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
     return number_expr(pool_, NumberFacts()).value();
 }
 
-bool SchemaCompiler::has_end(std::string_view text) const {
+/// Texts in which a reader finds the end of an argument that is written as they are, or another call: closing tags and
+/// calls at the beginning of a line, and closing tags that end one before the next tag of the call.
+ExprId SchemaCompiler::ending_text() {
+    const ExprId any = pool_.any_text();
+    ByteSet white;
+    for (const char c : std::string_view(" \t\r\n")) white.add(static_cast<unsigned char>(c));
+    const ExprId space = pool_.repeat(pool_.bytes(white), 0, kUnbounded), newline = pool_.text("\n");
+    const ExprId line = pool_.optional(pool_.concat(any, newline));
+    return pool_.choice(pool_.concat({line, pool_.one_of({"</parameter>", "<tool_call>"}), any}),
+                        pool_.concat({any, pool_.text("</parameter>"), space, newline, space,
+                                      pool_.one_of({"<parameter=", "</function>", "</tool_call>"}), any}));
+}
+
+/// The same of one text; of one that is not written as it is, whether it has one of ends_.
+bool SchemaCompiler::has_end(std::string_view text, bool raw) const {
+    const auto begins = [](std::string_view rest, std::string_view tag) { return rest.substr(0, tag.size()) == tag; };
+    for (size_t at = text.find('<'); raw && at < text.size(); at = text.find('<', at + 1)) {
+        const bool line = at == 0 || text[at - 1] == '\n', closes = begins(text.substr(at), "</parameter>");
+        if (line && (closes || begins(text.substr(at), "<tool_call>"))) return true;
+        const size_t space = at + std::string_view("</parameter>").size(),
+                     next = closes ? text.find_first_not_of(" \t\r\n", space) : std::string_view::npos;
+        if (next == std::string_view::npos || text.substr(space, next - space).find('\n') == std::string_view::npos)
+            continue;
+        for (const char* tag : {"<parameter=", "</function>", "</tool_call>"})
+            if (begins(text.substr(next), tag)) return true;
+    }
     return std::any_of(ends_.begin(), ends_.end(),
                        [text](const std::string& end) { return text.find(end) != std::string_view::npos; });
 }
@@ -20992,7 +21055,7 @@ void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std:
     if (place == ValuePlace::typed && (bare == "True" || bare == "False" || bare == "None")) return;
     Json json;
     if (is_typed(place) && Json::parse(bare).get(json).ok()) return;
-    if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
+    if (has_end(text, raw) || (raw && !text.empty() && text.back() == '\r')) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
 }
@@ -21022,7 +21085,9 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             add_literal(v->text(), is_typed(place) ? ValuePlace::json : place, strings);
         else if (v->is(Json::Kind::null) || v->is(Json::Kind::boolean))
             ways.push_back(write_literal(v->dump(), place));
-        else if (!has_end(v->dump()))
+        else if (bare_integers_ && (facts.types & TypeFacts::kOther) == 0 && v->is(Json::Kind::number))
+            ways.push_back(write_bare(*v));
+        else if (!has_end(v->dump(), false))
             ways.push_back(write_value(*v));
         if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
@@ -21034,6 +21099,13 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
 ExprId SchemaCompiler::write_literal(const std::string& json, ValuePlace place) {
     if (json_values_ || (place != ValuePlace::typed && place != ValuePlace::nullable_text)) return pool_.text(json);
     return pool_.text(json == "null" ? "None" : json == "true" ? "True" : "False");
+}
+
+/// An integer of draft 4: without a point.
+ExprId SchemaCompiler::write_bare(const Json& number) {
+    Decimal d;
+    if (!Decimal::parse(number.text(), d) || !d.is_integer() || d.whole().size() >= 400) return write_value(number);
+    return pool_.text((d.negative ? "-" : "") + d.whole());
 }
 
 ExprId SchemaCompiler::write_value(const Json& value) {
@@ -21078,6 +21150,27 @@ std::optional<ExprId> SchemaCompiler::pattern_expr(const std::string& pattern, c
     else
         fail_at(e.status().code, where, key, e.status().text);
     return std::nullopt;
+}
+
+/// Whether a text that the schema lists is of this format. Also true where that is not known, and of texts that are
+/// valid and left out of what format_expr() writes: 29 February, leap seconds, and rare forms of addresses.
+bool SchemaCompiler::may_be_of_format(const std::string& format, std::string text) {
+    const auto digit = [&](size_t i) { return text[i] - '0'; };
+    const bool dated = format == "date" || format == "date-time", timed = format == "time" || format == "date-time";
+    if (dated && text.size() >= 10 && text.compare(4, 6, "-02-29") == 0) {
+        const int century = digit(0) * 10 + digit(1), year = digit(2) * 10 + digit(3);
+        if (year != 0 ? year % 4 == 0 : century % 4 == 0) text[9] = '8';
+    }
+    const size_t seconds = format == "date-time" ? 16 : 5;
+    if (timed && text.size() > seconds && text.compare(seconds, 3, ":60") == 0) text.replace(seconds, 3, ":59");
+    if ((format == "email" || format == "uri") && text.find_first_of("\"[") != std::string::npos) return true;
+    for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
+        if (format != f.name) continue;
+        bool known = false;
+        const bool match = matches(say("^(?:", f.pattern, ")$"), text, known);
+        return !known || (match && count_chars(text) <= f.max_length);
+    }
+    return true;
 }
 
 std::optional<ExprId> SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
@@ -21130,8 +21223,9 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
         std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
     if (bounded) parts.push_back(pool_.repeat(raw ? text_char_ : simple ? json_char_ : name_char_, low, high));
-    if (no_end_ != kNoMatch) parts.push_back(no_end_);
+    if (!raw && no_end_ != kNoMatch) parts.push_back(no_end_);
     if (raw) {
+        parts.push_back(no_raw_end_);
         // A reader takes a carriage return before the last line break for a part of it.
         parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
@@ -21353,7 +21447,7 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
             m = argument_member(name, std::move(schemas));
         } else {
             m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-            m.value = has_end(name) ? kNoMatch : value_expr(std::move(schemas));
+            m.value = has_end(name, false) ? kNoMatch : value_expr(std::move(schemas));
         }
         if (!name_allowed(f, name)) m.value = kNoMatch;
         m.required = required.count(name) != 0;
@@ -21627,8 +21721,10 @@ SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const J
         }
     }
     if (key == "properties" || key == "patternProperties" || key == "additionalProperties" || key == "required" ||
-        key == "items" || key == "propertyNames" || key == "format")
+        key == "items" || key == "propertyNames")
         return Verdict::yes;
+    if (key == "format" && argument.is(Json::Kind::string) && kind == Json::Kind::string)
+        return verdict(may_be_of_format(argument.text(), value.text()));
     if (!gather_keyword(schema, key, argument, f)) return Verdict::unknown;
     unsigned type = 0;
     Decimal d;
@@ -21739,7 +21835,9 @@ class Writer {
         options.ignore_unsupported = options_.ignore_unsupported;
         SchemaCompiler compiler(rules_, tool.parameters, options);
         uint32_t arguments = 0;
-        const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
+        // JSON strings have no line breaks, and within a line no tag ends an element.
+        const std::vector<std::string> ends =
+            elements_ ? std::vector<std::string>() : std::vector<std::string>{kCall, kCallEnd};
         const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
         if (const Status s = compiler.run_arguments(place, ends, options_.chat_template.json_values).get(arguments);
             !s.ok())
@@ -54025,11 +54123,6 @@ Status Trunk::run_prefill(size_t n) {
     return {};
 }
 
-void Trunk::abandon() {
-    tree_->lose_context();
-    restart(0);
-}
-
 /// The context holds no more than n rows of the live history.
 void Trunk::shorten_tree(size_t n) {
     if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
@@ -54303,7 +54396,7 @@ void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<R
     cache_.ran(n_row, 0, false);
     timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
-    n_window_full_ = 0;
+    count_full_windows();
     set_logits(std::move(logits));
 }
 
@@ -56156,34 +56249,6 @@ class FileSaver {
 
 // --------------------------------------------------------------------------------------- loading
 
-/// Unless it is told that all went well, gives the session back its tokens; their rows are computed again when they
-/// are needed. Never allocates when it does.
-class TakeBack {
-  public:
-    explicit TakeBack(Session::Impl& s)
-        : s_(s),
-          tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
-          spans_(s.trunk->known_spans()),
-          n_given_(s.timeline.n_given()) {}
-    ~TakeBack() {
-        if (done) return;
-        s_.tree->forget_later();
-        s_.trunk->take_back(tokens_, std::move(spans_));
-        s_.timeline.give_only(n_given_);
-        s_.forget_text();
-        s_.saved.reset();
-    }
-    TakeBack(const TakeBack&) = delete;
-    TakeBack& operator=(const TakeBack&) = delete;
-    bool done = false;
-
-  private:
-    Session::Impl& s_;
-    std::vector<Token> tokens_;
-    std::vector<RowSpan> spans_;
-    size_t n_given_;
-};
-
 class FileLoader {
   public:
     FileLoader(Session::Impl& session, const char* path) : s_(session), path_(path) {}
@@ -56196,7 +56261,7 @@ class FileLoader {
         saved->path = path_;
         saved->mark = c_.log.mark();
         saved->parts.reserve(c_.log.parts().size());
-        TakeBack take_back(s_);
+        Session::Impl::TakeBack take_back(s_);
         AUSPEX_TRY(make_room());
         AUSPEX_TRY(load_rows(StatePart::trunk, c_.rows));
         if (c_.with_draft) AUSPEX_TRY(load_rows(StatePart::draft, c_.draft_rows));
@@ -57201,6 +57266,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
     if (s.timeline.size() > s.timeline.n_row() + 1)
         AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
     if (s.timeline.n_row() < s.timeline.size()) {  // computed as next() computes it
+        if (s.trunk->must_keep_reply()) AUSPEX_TRY(s.trunk->keep_reply());
         AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
@@ -57321,18 +57387,15 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     detail::SnapshotParts parts;
     AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    Impl::TakeBack take_back(s);
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
     AUSPEX_TRY(s.leave_text());
     const size_t n_row = static_cast<size_t>(parts.text.n_row);
     s.trunk->make_room(n_row);
-    const Status done =
-        s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); });
-    if (!done.ok()) {
-        s.abandon();
-        return done;
-    }
+    AUSPEX_TRY(s.trunk->change_state([&] { return s.context->restore(static_cast<uint32_t>(n_row), parts.state); }));
     s.trunk->restored(parts.tokens, n_row, parts.spans, std::move(parts.logits));
     s.adopt_text(parts.text);
+    take_back.done = true;
     return {};
 }
 AUSPEX_CATCH
@@ -57566,11 +57629,20 @@ std::vector<Mark> kept_marks(Impl& s, Span<const Token> history) {
     return marks;
 }
 
-/// Computes the history as a new prompt.
+/// Computes the history as a new prompt. Windows that were full are not reported again.
 Status start_over(Impl& from, Impl& to, SyncReport* report) {
     const Span<const Token> history = from.timeline.tokens().subspan(0, from.timeline.n_given());
     PrefixReport done;
+    size_t n_full = from.trunk->n_window_full();
+    std::function<void(const WindowFull&)> tell = to.options.on_window_full;
+    to.options.on_window_full = [&](const WindowFull& w) {
+        if (n_full != 0)
+            --n_full;
+        else if (tell)
+            tell(w);
+    };
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
+    to.options.on_window_full = std::move(tell);
     AUSPEX_TRY(to.constrained.copy(from.constrained));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
