@@ -140,6 +140,28 @@ TEST_CASE("missing or contradicting keys are named") {
         says(plan_with(patched("blk.4.nextn.enorm.weight", "blk.4.nextn.enorx.weight")), {"blk.4.nextn.enorm.weight"}));
 }
 
+TEST_CASE("numbers with which every logit would be NaN are refused by the name of their key") {
+    for (const float base : {0.0f, -1.0f})
+        CHECK(says(plan_plus(nullptr, [&](GgufWriter& w) { w.add("qwen35.rope.freq_base", base); }),
+                   {"qwen35.rope.freq_base", "above 0"}));
+    CHECK(says(plan_plus(nullptr, [](GgufWriter& w) { w.add("qwen35.attention.layer_norm_rms_epsilon", -1e-6f); }),
+               {"qwen35.attention.layer_norm_rms_epsilon", "0 or more"}));
+    TinyOptions options;
+    options.family = Family::step35;
+    Gguf file, added;
+    GgufWriter writer;
+    writer.add("step35.rope.freq_base_swa", 0.0f);
+    const std::vector<std::byte> tiny = tiny_model(options), more = writer.finish();
+    REQUIRE(Gguf::parse(tiny).get(file).ok());
+    REQUIRE(Gguf::parse(more).get(added).ok());
+    std::vector<Meta> meta = added.meta();
+    for (const Meta& m : file.meta())
+        if (!added.find(m.key)) meta.push_back(m);
+    REQUIRE(Gguf::gather(std::move(meta), file.tensors(), tiny.size()).get(file).ok());
+    Plan plan;
+    CHECK(says(make_plan(file, {}).get(plan), {"step35.rope.freq_base", "in block 1", "above 0"}));
+}
+
 TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, not ignored") {
     for (const char* name :
          {"blk.3.attn_q.bias", "blk.0.ffn_gate_par.weight", "blk.3.attn_sinks.weight", "blk.0.attn_output_norm.weight",

@@ -70,6 +70,9 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     header.n_layer = header.n_block - n_mtp;
     header.d_model = b.u32("embedding_length", 32, 1u << 16);
     header.eps = b.f32("attention.layer_norm_rms_epsilon");
+    if (b.ok() && header.eps < 0)
+        b.fail_with(fail(Code::bad_file, "key '", b.key("attention.layer_norm_rms_epsilon"), "' is ", header.eps,
+                         ", expected 0 or more"));
     plan.n_context = b.u32("context_length", 1, 1u << 30);
     parts_impl::refuse_variants(b);
     if (!b.ok()) return b.status();
@@ -120,6 +123,10 @@ void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId fact
         b.fail_with(fail(Code::bad_file, "key '", b.key("rope.dimension_count"), "' gives ", dims.n_rot,
                          " rotated values of a head in block ", layer.i_block, ", expected an even number up to ",
                          dims.d_head));
+    if (!(dims.rope_base > 0))
+        b.fail_with(fail(Code::bad_file, "key '", b.key("rope.freq_base"),
+                         "', or one that overrides it, gives the base ", dims.rope_base, " in block ", layer.i_block,
+                         ", expected a number above 0"));
     const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = uint64_t{dims.n_head_kv} * dims.d_head;
     const uint64_t q_width = dims.gate == AttnGate::interleaved ? 2 * q_dim : q_dim;
     const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim),
