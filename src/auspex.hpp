@@ -598,6 +598,8 @@ class AUSPEX_API ReplyStream {
     Result<std::vector<ReplyEvent>> finish();
     /// What the events have said so far; after finish() the whole reply.
     const ChatReply& reply() const;
+    /// False also where there was no memory to make it.
+    explicit operator bool() const { return impl_ != nullptr; }
 
   private:
     struct Impl;
@@ -1223,6 +1225,8 @@ class AUSPEX_API TextStream {
     Result<std::string> finish();
     /// True once a stop string was found; it and what follows it are never shown.
     bool stopped() const;
+    /// False also where there was no memory to make it.
+    explicit operator bool() const { return impl_ != nullptr; }
 
   private:
     struct Impl;
@@ -1249,6 +1253,8 @@ class AUSPEX_API StopFilter {
     Result<std::string> finish();
     /// The stop string that ended the text, until the filter is moved or destroyed; null: none did.
     const std::string* found() const noexcept;
+    /// False also where there was no memory to make it.
+    explicit operator bool() const { return impl_ != nullptr; }
 
   private:
     struct Impl;

@@ -509,6 +509,49 @@ TEST_CASE("C: cancel at any time stops what runs and nothing that comes later") 
     auspex_session_free(s);
 }
 
+TEST_CASE("C: where an allocation fails, calls say that memory ran out, and give nothing that is empty") {
+    Rig rig;
+    auspex_session* session = rig.session();
+    auspex_error error = AUSPEX_ERROR_INIT;
+    const auto all = [&](const char* what, auto call) {
+        REQUIRE_MESSAGE(call() == AUSPEX_OK, what << ": " << error.text);
+        for (int64_t i = 0;; ++i) {
+            allocations_until_fault = i;
+            const auspex_code code = call();
+            if (allocations_until_fault.exchange(kNever) >= 0) break;
+            if (code != AUSPEX_OUT_OF_MEMORY)
+                FAIL_CHECK(what << ", failure " << i << ": " << code << " " << error.text);
+        }
+    };
+    char text[2000];
+    size_t n = 0;
+    all("device_name", [&] { return auspex_device_name(rig.device, text, sizeof text, &n, &error); });
+    all("device_report", [&] { return auspex_device_report(rig.device, text, sizeof text, &n, &error); });
+    const char* const stops[] = {"a stop string that does not fit a small string"};
+    all("stream_create", [&] {
+        auspex_stream* stream = nullptr;
+        const auspex_code code = auspex_stream_create(rig.model, stops, 1, 0, &stream, &error);
+        auspex_stream_free(stream);
+        return code;
+    });
+    all("reply_create", [&] {
+        auspex_reply* reply = nullptr;
+        const auspex_code code = auspex_reply_create(0, nullptr, 0, &reply, &error);
+        auspex_reply_free(reply);
+        return code;
+    });
+    const std::string json = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    auto options = cleared<auspex_chat_options>();
+    options.max_tokens = 2;
+    options.stops = stops;
+    options.n_stops = 1;
+    all("chat", [&] {
+        const auto ignore = [](const auspex_event*, void*) { return int32_t{0}; };
+        return auspex_chat(session, json.data(), json.size(), &options, ignore, nullptr, &error);
+    });
+    auspex_session_free(session);
+}
+
 TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
     Ok ok;
     auspex_reply* reply = nullptr;

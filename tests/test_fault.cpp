@@ -11,8 +11,8 @@
 #include <new>
 
 #include "allocations.h"
+#include "session_file_rig.h"
 #include "thread_failure.h"
-#include "tiny.h"
 
 using namespace auspex;
 using namespace test;
@@ -61,6 +61,66 @@ TEST_CASE("where an allocation fails, opening a device and loading a model retur
                    : Status(Code::out_of_memory, "");
     };
     CHECK(fail_each(allocations_until_fault, "Session::plan of a missing file", plan) > 0);
+}
+
+TEST_CASE("where any of the last allocations of a load fails, no model with another chat template is returned") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Device device = cpu_device();
+    const auto load = [&] { return Model::load(device, bytes).status(); };
+    REQUIRE(load().ok());
+    const AllocationCount count;
+    REQUIRE(load().ok());
+    for (int64_t n = count.calls(), i = n - 40; i < n; ++i) {
+        allocations_until_fault = i;
+        const Status s = load();
+        REQUIRE(allocations_until_fault.exchange(kNever) < 0);
+        CHECK_MESSAGE(s.code == Code::out_of_memory, "failure " << i << " of " << n << ": " << s.message());
+    }
+}
+
+TEST_CASE("where an allocation fails, reading files and planning return a Status and leak nothing") {
+    const test_session_file::Folder folder;
+    const std::string file = folder.file("tiny.gguf"), packed = folder.file("tiny.packed"),
+                      chat = folder.file("chat.session");
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    test_session_file::write_file(file, bytes);
+    const Device device = cpu_device();
+    const char* path = file.c_str();
+    LoadOptions copied, mapped;
+    copied.copy_file = true;
+    mapped.packed_file = packed;
+    FileReader reader;
+    reader.bytes = bytes.size();
+    reader.read = [&](uint64_t at, void* to, size_t n) {
+        std::memcpy(to, bytes.data() + at, n);
+        return n;
+    };
+    const auto all = [&](const char* what, auto call) {
+        REQUIRE(call().ok());
+        CHECK(fail_each(allocations_until_fault, what, call) > 5);
+    };
+    all("Model::load of a path", [&] { return Model::load(device, path).status(); });
+    all("Model::load of a copy", [&] { return Model::load(device, path, copied).status(); });
+    all("Model::load with a packed file", [&] { return Model::load(device, path, mapped).status(); });
+    all("Model::load of a reader", [&] { return Model::load(device, reader).status(); });
+    all("read_file_info", [&] { return read_file_info(path).status(); });
+    all("Vocabulary::load", [&] { return Vocabulary::load(path).status(); });
+    const Model model = load_model(device, bytes);
+    all("Session::plan of a model", [&] { return Session::plan(model).status(); });
+    all("Session::plan of a file", [&] { return Session::plan(device, path).status(); });
+    Session session = open(model);
+    REQUIRE(session.sync(tiny_ids(20, 4)).ok());
+    test_session_file::save(session, chat, std::vector<std::byte>(50));
+    all("read_session_file", [&] { return read_session_file(chat.c_str()).status(); });
+    const auto list = [] {
+        DeviceOptions options;
+        options.kind = Kind::cpu;
+        std::vector<DeviceEntry> entries;
+        const Status s = Device::list(options).get(entries);
+        return s.ok() && entries[0].name.empty() ? Status(Code::bad_file, "an entry without a name") : s;
+    };
+    REQUIRE(list().ok());
+    CHECK(fail_each(allocations_until_fault, "Device::list", list) > 3);
 }
 
 TEST_CASE("where an allocation fails, encode, decode, render and streams return a Status and leak nothing") {
@@ -136,8 +196,18 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     Snapshot snapshot;
     fail_in_turn("save", [&] { return session.save().get(snapshot); });
     fail_in_turn("restore", [&] { return session.restore(snapshot); });
+    fail_in_turn("logits", [&] { return session.logits().status(); });
+    const std::vector<std::byte> costs = session.save_costs();
+    fail_in_turn("load_costs", [&] { return session.load_costs(costs); });
     while (session.history().size() < 40) fail_in_turn("next", [&] { return session.next().status(); });
     CHECK(std::equal(plain.history().begin(), plain.history().begin() + 40, session.history().begin()));
+    Grammar grammar;
+    REQUIRE(Grammar::from_regex("[a-z ]*").get(grammar).ok());
+    Sampling sampling;
+    fail_in_turn("Constraint::create", [&] { return Constraint::create(model, grammar).get(sampling.constraint); });
+    fail_in_turn("next under a constraint", [&] { return session.next(sampling).status(); });
+    fail_in_turn("score", [&] { return session.score(prompt, [](size_t, Span<const float>) {}); });
+    fail_in_turn("score_mtp", [&] { return session.score_mtp(prompt, 1, [](size_t, Span<const float>) {}); });
 }
 
 TEST_CASE("where the application's Allocator has no more, load and create return a Status and give everything back") {

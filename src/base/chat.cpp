@@ -397,6 +397,55 @@ uint64_t template_fingerprint(std::string_view jinja) {
     return h;
 }
 
+ChatTemplate recognise(std::string_view jinja, std::string* note) {
+    using namespace chat_impl;
+    std::string unused;
+    std::string& why = note != nullptr ? *note : unused;
+    why.clear();
+    if (trim_space(jinja).empty()) {
+        why = "the file holds no chat template; plain ChatML is used";
+        return ChatStyle::chatml;
+    }
+    const uint64_t print = template_fingerprint(jinja);
+    if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
+    if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
+    if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
+
+    const std::string s = squeezed(jinja);
+    if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
+        const bool newer = contains(s, "preserve_thinking");
+        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
+                                : newer                      ? ChatStyle::qwen36
+                                                             : ChatStyle::qwen35;
+        ChatTemplate found(style);
+        found.enable_thinking = thinks_by_default(s);
+        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
+        found.has_preserve_thinking = newer;
+        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
+        why = say("the chat template is a variant of ",
+                  style == ChatStyle::qwen35   ? "Qwen3.5's"
+                  : style == ChatStyle::qwen36 ? "Qwen3.6's"
+                                               : "unsloth's Qwen3.6",
+                  " that is not known to the letter; it is rendered like that one");
+        if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
+        return found;
+    }
+    std::string tail;
+    if (is_plain_chatml(s, &tail)) {
+        if (tail.empty()) return ChatStyle::chatml;
+        if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
+        why =
+            "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is "
+            "used";
+        return ChatStyle::chatml;
+    }
+    why = contains(s, "<|im_start|>")
+              ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); "
+                "plain ChatML is used"
+              : "the chat template is not known; plain ChatML is used, which may not suit this model";
+    return ChatStyle::chatml;
+}
+
 }  // namespace detail
 
 Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template) AUSPEX_BOUNDARY {
@@ -420,52 +469,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
 AUSPEX_CATCH
 
 ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
-    using namespace detail::chat_impl;
-    std::string unused;
-    std::string& why = note != nullptr ? *note : unused;
-    why.clear();
-    if (detail::trim_space(jinja).empty()) {
-        why = "the file holds no chat template; plain ChatML is used";
-        return ChatStyle::chatml;
-    }
-    const uint64_t print = detail::template_fingerprint(jinja);
-    if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
-    if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
-    if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
-
-    const std::string s = squeezed(jinja);
-    if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
-        const bool newer = contains(s, "preserve_thinking");
-        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
-                                : newer                      ? ChatStyle::qwen36
-                                                             : ChatStyle::qwen35;
-        ChatTemplate found(style);
-        found.enable_thinking = thinks_by_default(s);
-        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
-        found.has_preserve_thinking = newer;
-        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
-        why = detail::say("the chat template is a variant of ",
-                          style == ChatStyle::qwen35   ? "Qwen3.5's"
-                          : style == ChatStyle::qwen36 ? "Qwen3.6's"
-                                                       : "unsloth's Qwen3.6",
-                          " that is not known to the letter; it is rendered like that one");
-        if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
-        return found;
-    }
-    std::string tail;
-    if (is_plain_chatml(s, &tail)) {
-        if (tail.empty()) return ChatStyle::chatml;
-        if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
-        why =
-            "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is "
-            "used";
-        return ChatStyle::chatml;
-    }
-    why = contains(s, "<|im_start|>")
-              ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); "
-                "plain ChatML is used"
-              : "the chat template is not known; plain ChatML is used, which may not suit this model";
-    return ChatStyle::chatml;
+    return detail::recognise(jinja, note);
 }
 AUSPEX_CATCH_EMPTY
 

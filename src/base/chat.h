@@ -19,6 +19,10 @@ extern const char kToolInstructions[];
 /// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
+/// recognise_template() for callers that say themselves when memory runs out: a model must not get another template
+/// then.
+ChatTemplate recognise(std::string_view jinja, std::string* note);
+
 /// An argument of a call: of a JSON string the text, of anything else the JSON, with its numbers as they were written.
 inline ToolArgument argument_of(std::string name, const Json& value) {
     const bool plain = value.is(Json::Kind::string);

@@ -84,6 +84,13 @@ Answer need(const T* handle, const char* name) {
                name);
 }
 
+/// out_of_memory for an object whose constructor, or a value whose function, had no memory for it: both are empty then.
+template <class T>
+Answer need_memory(const T& made) {
+    if (made) return Answer();
+    return Answer(AUSPEX_OUT_OF_MEMORY, "the standard allocator has no memory left; free some, or ask for less");
+}
+
 /// Clears what an output points to.
 template <class T>
 Answer need_output(T* p, const char* name) {

@@ -127,6 +127,7 @@ auspex_code auspex_stream_create(const auspex_model* model, const char* const* s
         auto made = std::make_unique<auspex_stream>();
         made->host = model->host;
         made->stream = auspex::TextStream(model->model, std::move(texts), options);
+        AUSPEX_C_TRY(auspex::capi::need_memory(made->stream));
         *stream = made.release();
         return Answer();
     });
@@ -184,6 +185,7 @@ auspex_code auspex_reply_create(int32_t inside_thinking, const char* json, size_
         if (json != nullptr || n_json > 0) AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
         auto made = std::make_unique<auspex_reply>();
         made->stream = auspex::ReplyStream(inside_thinking != 0, request.tools);
+        AUSPEX_C_TRY(auspex::capi::need_memory(made->stream));
         *reply = made.release();
         return Answer();
     });
@@ -258,7 +260,7 @@ class Chat {
         stops_ = StopFilter(std::move(stops));
         text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
-        return Answer();
+        return need_memory(stops_ && text_ && reply_);
     }
 
     Answer run() {

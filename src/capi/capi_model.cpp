@@ -98,7 +98,9 @@ auspex_code auspex_device_name(const auspex_device* device, char* text, size_t c
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(device, "device"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
-        return auspex::capi::fill_text(device->device.name(), text, capacity, length);
+        const std::string name = device->device.name();
+        AUSPEX_C_TRY(auspex::capi::need_memory(!name.empty()));
+        return auspex::capi::fill_text(name, text, capacity, length);
     });
 }
 
@@ -107,7 +109,9 @@ auspex_code auspex_device_report(const auspex_device* device, char* text, size_t
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(device, "device"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
-        return auspex::capi::fill_text(device->device.report(), text, capacity, length);
+        const std::string report = device->device.report();
+        AUSPEX_C_TRY(auspex::capi::need_memory(!report.empty()));
+        return auspex::capi::fill_text(report, text, capacity, length);
     });
 }
 

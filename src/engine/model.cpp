@@ -232,7 +232,7 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
         to->n_parameter += n;
     }
     to->file_bytes = gguf.file_bytes();
-    to->chat_template = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {
@@ -285,7 +285,7 @@ Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSP
     Device device;
     const Status s = open(cpu).get(device);
     if (s.code == Code::out_of_memory) return s;
-    all.push_back({Kind::cpu, -1, s.ok() ? device.name() : "cpu", s});
+    all.push_back({Kind::cpu, -1, s.ok() ? device.impl()->machine->name() : "cpu", s});
     return all;
 }
 AUSPEX_CATCH
