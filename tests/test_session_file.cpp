@@ -294,3 +294,37 @@ TEST_CASE("a fork saves a file of its own, and each goes on appending to its own
         }
     }
 }
+
+#if defined(__unix__) || defined(__APPLE__)
+TEST_CASE("a save writes over what an ended process left, and beside what another writes") {
+    const Folder folder;
+    const std::string path = folder.file(), left = path + ".auspex.tmp";
+    const Model model = tiny(cpu_device(1));
+    Session a = open(model, options_of()), b = open(model, options_of());
+    sync(a, tiny_ids(100, 1));
+    write_file(left, Bytes(500000, std::byte{1}));
+    save(a, path);
+    CHECK(folder.n_file() == 1);
+    load(b, path);
+    CHECK(history(b) == history(a));
+
+    DiskFile other;
+    REQUIRE(DiskFile::open(left.c_str(), DiskFile::Mode::renew).get(other).ok());
+    REQUIRE(other.write(0, "x", 1).ok());
+    sync(b, tiny_ids(50, 2));
+    fs::remove(path);
+    save(b, path);
+    CHECK(folder.n_file() == 2);
+    CHECK(read_file(left).size() == 1);
+    other.close();
+
+    fs::remove(left);
+    fs::create_symlink(folder.file("elsewhere"), left);  // is not written through
+    write_file(folder.file("elsewhere"), Bytes(3));
+    fs::remove(path);
+    save(a, path);
+    CHECK(read_file(folder.file("elsewhere")).size() == 3);
+    load(b, path);
+    CHECK(history(b) == history(a));
+}
+#endif

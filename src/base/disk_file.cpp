@@ -97,6 +97,7 @@ inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
 constexpr bool kReadsAtOnce = true;
+constexpr bool kLocksNames = false;
 
 #elif defined(__unix__) || defined(__APPLE__)
 
@@ -114,10 +115,14 @@ inline bool keep_others_out(int fd, const std::string& path) {
            opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
+/// Whether this user's process may have left it when it was ended while it wrote.
+inline bool is_own(const struct stat& info) { return info.st_uid == ::geteuid() && info.st_nlink == 1; }
+
 inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
     const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
-    const int flags = O_CLOEXEC | O_NONBLOCK | access | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
+    const int make = mode == Mode::create ? O_CREAT | O_EXCL : mode == Mode::renew ? O_CREAT | O_NOFOLLOW : 0;
+    const int flags = O_CLOEXEC | O_NONBLOCK | access | make;
     if (is_special(path)) return not_regular(path);
     const int fd = ::open(path.c_str(), flags, 0666);
     if (fd < 0) return refused(path, "open", last_error());
@@ -125,8 +130,14 @@ inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     struct stat info;
     if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
     if (!S_ISREG(info.st_mode)) return not_regular(path);
-    if (mode == Mode::update && !keep_others_out(fd, path))
+    if (mode == Mode::renew && ::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) ::unlink(path.c_str());  // a file system without locks: nobody can use this name
         return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
+    }
+    const bool locks = mode == Mode::update || mode == Mode::renew;
+    if ((locks && !keep_others_out(fd, path)) || (mode == Mode::renew && !is_own(info)))
+        return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
+    if (mode == Mode::renew && ::ftruncate(fd, 0) != 0) return refused(path, "shorten", last_error());
     return {};
 }
 
@@ -185,6 +196,7 @@ inline void sync_folder(const std::string& folder) {
 }
 inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
 constexpr bool kReadsAtOnce = true;
+constexpr bool kLocksNames = true;  ///< an open file can be renamed and deleted, and is locked until it is closed
 
 #else  // any other hosted platform: the C library
 
@@ -231,6 +243,7 @@ inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
 constexpr bool kReadsAtOnce = false;  // the place is the stream's
+constexpr bool kLocksNames = false;
 
 #endif
 
@@ -336,9 +349,14 @@ Status TemporaryFile::create(const char* path) {
     folder_ =
         slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
     if (disk_file_impl::is_special(path_)) return disk_file_impl::not_regular(path_);
-    std::string name = say(path_, ".", unique_number() % 1000000000, ".tmp");
+    // A process that is ended while it writes leaves a file, maybe as large as a model: the next one writes over it.
+    // Only beside another writer the name is new.
+    std::string name = path_ + ".auspex.tmp";
     DiskFile file;
-    AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create).get(file));
+    if (!disk_file_impl::kLocksNames || !DiskFile::open(name.c_str(), DiskFile::Mode::renew).get(file).ok()) {
+        name = say(path_, ".", unique_number() % 1000000000, ".tmp");
+        AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create).get(file));
+    }
     name_ = std::move(name);
     file_ = std::move(file);
     disk_file_impl::copy_mode(path_, file_.handle_);
@@ -348,16 +366,18 @@ Status TemporaryFile::create(const char* path) {
 Status TemporaryFile::replace() {
     using namespace disk_file_impl;
     AUSPEX_TRY(file_.sync());
-    file_.close();
+    if (!kLocksNames) file_.close();
     if (!rename_file(name_, path_)) return refused(path_, "replace", last_error());
+    file_.close();
     name_.clear();
     disk_file_impl::sync_folder(folder_);
     return {};
 }
 
 void TemporaryFile::remove() {
-    file_.close();
+    if (!disk_file_impl::kLocksNames) file_.close();
     if (!name_.empty()) disk_file_impl::delete_file(name_);
+    file_.close();  // the lock goes after the name: nobody else has opened it by then
     name_.clear();
 }
 

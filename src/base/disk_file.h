@@ -18,6 +18,7 @@ class DiskFile {
         read,    ///< of a file that exists
         update,  ///< reads and writes a file that exists, and that nobody else has open for this
         create,  ///< writes a file that must not exist
+        renew,   ///< writes a new file, or over one of this user that nobody has open for updates (POSIX)
     };
     DiskFile() = default;
     ~DiskFile() { close(); }
@@ -49,7 +50,8 @@ class DiskFile {
     intptr_t handle_ = -1;  ///< of the operating system
 };
 
-/// A new file beside the one that it will replace. Unless replace() succeeds it is deleted.
+/// A new file beside the one that it will replace. Unless replace() succeeds it is deleted; where the process is ended
+/// first, the next one for this path takes its place.
 class TemporaryFile {
   public:
     TemporaryFile() = default;
