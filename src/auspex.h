@@ -22,9 +22,9 @@
  * the function sets the length (without the NUL, which is added), and returns AUSPEX_BUFFER_TOO_SMALL if the capacity
  * is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a NUL.
  *
- * Threads. Devices, models, plans and snapshots may be used from any thread. A session or stream belongs to one thread
- * at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone may be called from any
- * thread at any time while the session exists.
+ * Threads. Devices, models, constraints, plans and snapshots may be used from any thread. A session, stream or reply
+ * belongs to one thread at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone
+ * may be called from any thread at any time while the session exists.
  *
  * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They
  * must not throw, nor use or free the object that calls them. Those that return a number cancel the call if it is not

@@ -4,6 +4,7 @@
 #include "capi_rig.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -550,6 +551,49 @@ TEST_CASE("C: where an allocation fails, calls say that memory ran out, and give
         return auspex_chat(session, json.data(), json.size(), &options, ignore, nullptr, &error);
     });
     auspex_session_free(session);
+}
+
+TEST_CASE("C: a second call on a stream or reply is refused while one runs") {
+    Rig rig;
+    struct Again {
+        auspex_reply* reply = nullptr;
+        std::vector<auspex_code> codes;
+    } again;
+    rig.ok(auspex_reply_create(0, nullptr, 0, &again.reply, rig.ok));
+    const auto call_again = [](const auspex_event*, void* user) -> int32_t {
+        Again& a = *static_cast<Again*>(user);
+        const auto ignore = [](const auspex_event*, void*) { return int32_t{0}; };
+        char text[100];
+        size_t n = 0;
+        a.codes.push_back(auspex_reply_push(a.reply, "x", 1, ignore, nullptr, nullptr));
+        a.codes.push_back(auspex_reply_finish(a.reply, ignore, nullptr, nullptr));
+        a.codes.push_back(auspex_reply_message(a.reply, text, sizeof text, &n, nullptr));
+        return 0;
+    };
+    rig.ok(auspex_reply_push(again.reply, "hello", 5, call_again, &again, rig.ok));
+    REQUIRE(again.codes.size() >= 3);
+    for (const auspex_code code : again.codes) CHECK(code == AUSPEX_BAD_ARGUMENT);
+    auspex_reply_free(again.reply);
+
+    auspex_stream* stream = nullptr;
+    rig.ok(auspex_stream_create(rig.model, nullptr, 0, 0, &stream, rig.ok));
+    std::atomic<int> n_ok{0}, n_other{0};
+    const auto push = [&] {
+        for (int32_t i = 0; i < 20000; ++i) {
+            const char* text = nullptr;
+            size_t n = 0;
+            const auspex_code code = auspex_stream_push(stream, i % 256, &text, &n, nullptr);
+            if (code == AUSPEX_OK) ++n_ok;
+            if (code != AUSPEX_OK && code != AUSPEX_BAD_ARGUMENT) ++n_other;
+            (void)auspex_stream_stopped(stream);
+        }
+    };
+    std::thread second(push);
+    push();
+    second.join();
+    CHECK(n_ok > 0);
+    CHECK(n_other == 0);
+    auspex_stream_free(stream);
 }
 
 TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {

@@ -250,6 +250,11 @@ Answer Running::answer() const {
     return runs_ ? Answer() : bad("a call runs on this session, on another thread or around a callback; wait for it");
 }
 
+Answer Turn::answer(const char* name) const {
+    if (mine_) return Answer();
+    return bad(std::string("a call runs on this ") + name + ", on another thread or around a callback; wait for it");
+}
+
 bool Running::cancelled() const {
     const std::lock_guard<std::mutex> hold(session_->lock);
     return session_->cancelled;

@@ -9,6 +9,7 @@
 
 #include "../auspex.h"
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -231,10 +232,12 @@ struct auspex_snapshot : auspex::capi::Handle<0x617578'736e'6131> {
 struct auspex_stream : auspex::capi::Handle<0x617578'7374'7231> {
     std::shared_ptr<auspex::capi::Host> host;
     auspex::TextStream stream;
-    std::string text;  ///< what the last call returned
+    std::string text;                          ///< what the last call returned
+    mutable std::atomic<bool> busy = {false};  ///< a call runs on it
 };
 struct auspex_reply : auspex::capi::Handle<0x617578'7265'7031> {
     auspex::ReplyStream stream;
+    mutable std::atomic<bool> busy = {false};
 };
 
 namespace auspex {
@@ -257,6 +260,23 @@ class Running {
   private:
     auspex_session* session_;
     bool runs_ = false;
+};
+
+/// One call on a stream or reply: refuses another at the same time.
+class Turn {
+  public:
+    explicit Turn(std::atomic<bool>& busy) : busy_(busy), mine_(!busy.exchange(true, std::memory_order_acquire)) {}
+    ~Turn() {
+        if (mine_) busy_.store(false, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    bool mine() const { return mine_; }
+    Answer answer(const char* name) const;  ///< bad_argument unless it may run
+
+  private:
+    std::atomic<bool>& busy_;
+    const bool mine_;
 };
 
 /// Runs the body of a function on a session: body(running).

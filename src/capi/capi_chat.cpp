@@ -142,6 +142,8 @@ template <class F>
 auspex_code stream_text(auspex_stream* stream, const char** text, size_t* n_text, auspex_error* error, F make) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(stream, "stream"));
+        const Turn turn(stream->busy);
+        AUSPEX_C_TRY(turn.answer("stream"));
         AUSPEX_C_TRY(need_output(text, "text"));
         *text = "";
         AUSPEX_C_TRY(need_output(n_text, "n_text"));
@@ -167,7 +169,9 @@ auspex_code auspex_stream_finish(auspex_stream* stream, const char** text, size_
 }
 
 int32_t auspex_stream_stopped(const auspex_stream* stream) {
-    return auspex::capi::is(stream) && stream->stream.stopped() ? 1 : 0;
+    if (!auspex::capi::is(stream)) return 0;
+    const auspex::capi::Turn turn(stream->busy);
+    return turn.mine() && stream->stream.stopped() ? 1 : 0;
 }
 
 void auspex_stream_free(auspex_stream* stream) {
@@ -195,6 +199,8 @@ auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_te
                               void* user, auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         if (on_event == nullptr) return auspex::capi::bad("on_event is null; expected a function");
         std::string_view piece;
         AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &piece, "text"));
@@ -207,6 +213,8 @@ auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_te
 auspex_code auspex_reply_finish(auspex_reply* reply, auspex_on_event on_event, void* user, auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         if (on_event == nullptr) return auspex::capi::bad("on_event is null; expected a function");
         std::vector<auspex::ReplyEvent> events;
         AUSPEX_C_TRY(reply->stream.finish().get(events));
@@ -218,6 +226,8 @@ auspex_code auspex_reply_message(const auspex_reply* reply, char* text, size_t c
                                  auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
         std::string message;
         AUSPEX_C_TRY(auspex::to_json(reply->stream.reply()).get(message));
