@@ -1087,9 +1087,10 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats. The history is kept. The number
-    ///           of threads, n_context and n_ubatch may differ. A checksum finds accidents, not forgeries: restore only
-    ///           snapshots from where you trust.
+    ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads, n_context
+    ///           and n_ubatch may differ. out_of_memory, device_lost. The history is kept, in these cases without its
+    ///           rows: they are computed again when they are needed. A checksum finds accidents, not forgeries: restore
+    ///           only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session

@@ -1,6 +1,6 @@
 // Snapshots: what is damaged or belongs elsewhere is refused, and a refusal changes nothing.
-#include <doctest/doctest.h>
-
+#include "allocations.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -69,6 +69,32 @@ TEST_CASE("a damaged snapshot is refused, wherever the damage is, and the timeli
     CHECK(one.session.history().size() == 30);
     CHECK(one.session.sync(one.session.history()).value().rows_computed == 0);
     REQUIRE(one.session.restore(whole).ok());
+}
+
+TEST_CASE("where memory runs out in restore(), the history stays and goes on to the same text") {
+    Opened one(1);
+    const Snapshot snap = one.save();
+    SessionOptions o;
+    o.n_context = 128;
+    Session plain = open(one.model, o), session = open(one.model, o);
+    const std::vector<Token> own = tiny_ids(40, 7);
+    sync(plain, own);
+    grow(plain, 50);
+    const std::vector<Token> want = history(plain, 50);
+    REQUIRE(session.restore(snap).ok());  // what is computed once is known from here on
+    int n_failure = 0;
+    for (int64_t i = 0;; ++i, ++n_failure) {
+        sync(session, own);
+        allocations_until_fault = i;
+        const Status s = session.restore(snap);
+        if (allocations_until_fault.exchange(kNever) >= 0) break;
+        CHECK(s.code == Code::out_of_memory);
+        CHECK(history(session) == own);
+        grow(session, 50);
+        CHECK(history(session, 50) == want);
+    }
+    CHECK(n_failure > 10);
+    CHECK(session.history().size() == 30);
 }
 
 TEST_CASE("restoring a snapshot without logits computes them from its own tokens, whatever ran before") {
