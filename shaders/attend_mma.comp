@@ -3,18 +3,19 @@
 //
 // Formula, buffers, push constants and CPU counterpart as in attend_step.comp, but
 //         10 count  u32 [n_head_kv, x, count_stride]: finished sets, then chunks of each set; 0 before and after
-// Spec    D_HEAD 256. APPEND, PER_KV as in attend_step.comp. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
-// Grid    x: query tiles, at least ceil(n_row * PER_KV / 8), y: kv head, z: at least the chunks that the pass sees
-//         (surplus workgroups return at once). Group 256: 8 full subgroups of 32
-// Shared  22 KiB
-// Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 queries; a further tile reads what the one before
-//         left in the device's cache.
+// Spec    D_HEAD 256. TILES: of 8 queries, 1 or 2. APPEND, PER_KV as in attend_step.comp. UNIT_M, UNIT_N, UNIT_K 16, 8,
+//         16
+// Grid    x: at least ceil(n_row * PER_KV / (8 TILES)), y: kv head, z: at least the chunks that the pass sees (surplus
+//         workgroups return at once). Group 256: 8 full subgroups of 32
+// Shared  21 KiB a tile
+// Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 TILES queries; further ones read what those before
+//         left in the device's cache. A second tile fits beside another workgroup as long as it takes 128 registers.
 // Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second holding the rounding error
 //         of the first: 2^-22 relative. Sums are float.
 // Order   a block of 128 keys: subgroup s computes the scores of keys 16 s .. 16 s + 15 (rows of its matrix), then
 //         columns 32 s .. 32 s + 31 of the values of all keys. A query is a column of a matrix: the other columns do
 //         not affect it. Chunks are joined in sets of 16 by position, then the sets. What a row does not see changes
-//         nothing, so a row's bits do not depend on n_row.
+//         nothing, so a row's bits depend neither on n_row nor on TILES.
 // Source  as attend_step.comp; two-term halves as in Markidis 2018
 // Needs   matrices whose elements lie as matrix_layout_fits() in tune.h requires; K and V zeroed when the context
 //         opens.
@@ -30,12 +31,13 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 #include "step_common.glsl"
 
 layout(constant_id = 1) const uint D_HEAD = 256;
+layout(constant_id = 2) const uint TILES = 1;
 layout(constant_id = 3) const uint APPEND = 1;
 layout(constant_id = 6) const uint PER_KV = 1;
 layout(constant_id = 7) const uint UNIT_M = 16u;
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
-const uint TILE = 8u, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
+const uint TILE = 8u, ROOM = TILE * TILES, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
 layout(local_size_x_id = 0) in;
 #define ACTS vec4
 #define K_UNIT uvec4
@@ -49,12 +51,12 @@ layout(set = 0, binding = 10, std430) coherent buffer Count { uint count[]; };
 const uint LANE_GROUPS = GROUP / 8u, QUADS = 64u, STREAMS = GROUP / QUADS, AT_ONCE = STREAMS;
 const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: queries, weights
 
-shared vec4 q_s[TILE * QUADS];      // rotated queries; later the results
-shared uvec4 half_s[2u * TILE * QX];    // queries as halves, in the order of the matrices; then what that left
-shared uvec4 p_s[2u * TILE * PX];       // weights of a block, likewise
-shared vec2 highest_s[8u * 4u];        // by subgroup: maxima, then sums of two queries
+shared vec4 q_s[ROOM * QUADS];      // rotated queries; later the results
+shared uvec4 half_s[2u * ROOM * QX];    // queries as halves, in the order of the matrices; then what that left
+shared uvec4 p_s[2u * ROOM * PX];       // weights of a block, likewise
+shared vec2 highest_s[ROOM * 4u];       // by tile and subgroup: maxima, then sums of two queries
 shared float sums_s[LANE_GROUPS];
-shared vec2 stat_s[TILE];
+shared vec2 stat_s[ROOM];
 shared uint ends_s[4];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
@@ -70,21 +72,24 @@ shared uint ends_s[4];
     const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = \
     unpackFloat2x16(a3); \
     A[0] = p0_.x; A[1] = p0_.y; A[2] = p1_.x; A[3] = p1_.y; A[4] = p2_.x; A[5] = p2_.y; A[6] = p3_.x; A[7] = p3_.y; }
-// C += A B, B being two halves each, of 16 rows at `at` of `from`, the second TILE columns further on.
-#define MMA(C, A, from, at, stride) { FragB B_; \
+// C += A B, B being two halves each, of 16 rows at `at` of `from`, the second ROOM columns further on.
+#define MMA_TILE(C, A, from, at, stride) { FragB B_; \
     coopMatLoadNV(B_, from, at, stride, true); \
     C = coopMatMulAddNV(A, B_, C); \
-    coopMatLoadNV(B_, from, (at) + TILE * (stride), stride, true); \
+    coopMatLoadNV(B_, from, (at) + ROOM * (stride), stride, true); \
     C = coopMatMulAddNV(A, B_, C); }
+// Likewise for each tile: C is the first one's, D the second one's.
+#define MMA(C, D, A, from, at, stride) { MMA_TILE(C, A, from, at, stride) \
+    if (TILES > 1u) MMA_TILE(D, A, from, (at) + TILE * (stride), stride) }
 
 // Columns 64 i .. 64 i + 63 of keys g and g + 8: a lane has 8 t .. 8 t + 7 of each 32, which stand for columns 2t,
 // 2t + 1, 2t + 8, 2t + 9 of two matrices.
 #define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * \
     (i) + 4u], k[3] = k_cache[row_b + 8u * (i) + 4u];
-#define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, A0, half_s, 8u * (i), QX) \
-                       ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, A1, half_s, 8u * (i) + 2u, QX) \
-                       ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, A2, half_s, 8u * (i) + 4u, QX) \
-                       ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, A3, half_s, 8u * (i) + 6u, QX) }
+#define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, T, A0, half_s, 8u * (i), QX) \
+                       ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, T, A1, half_s, 8u * (i) + 2u, QX) \
+                       ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, T, A2, half_s, 8u * (i) + 4u, QX) \
+                       ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, T, A3, half_s, 8u * (i) + 6u, QX) }
 // Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
 #define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * \
     (D_HEAD / 4u) + 8u * sub + g]; }
@@ -93,8 +98,14 @@ shared uint ends_s[4];
                        VALUE(v, 4, at + 16u) VALUE(v, 5, at + 17u) VALUE(v, 6, at + 24u) VALUE(v, 7, at + 25u) }
 #define LOW(a, b) (((a) & 0xffffu) | ((b) << 16))
 #define HIGH(a, b) (((a) >> 16) | ((b) & 0xffff0000u))
-#define SUM(O, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + \
-    1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, A_, p_s, at, PX) }
+#define SUM(O, P, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + \
+    1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, P, A_, p_s, at, PX) }
+
+// Leaves the results of the tile that begins at query `from` in shared memory.
+#define KEEP(from, all, O0, O1) { if (g == 0u) highest_s[4u * ((from) + sub) + t] = all; \
+    const uint at_ = ((from) + 2u * t) * QUADS + 8u * sub + g; \
+    q_s[at_] = vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0); \
+    q_s[at_ + QUADS] = vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0); }
 
 // A number as two halves, the second what the first left: of the rounded first one, which a driver was seen to take for
 // the unrounded number unless it gets bits that it cannot see through. n_rot is even.
@@ -117,13 +128,64 @@ uint sets_count(Chunks s) { return sets_sink(s) + (s.end + 15u) / 16u - min(max(
 uint set_number(Chunks s, uint set) { return set < sets_sink(s) ? set : set - max(s.first / 16u, sets_sink(s))
     + sets_sink(s); }
 
+// The scores of a block for queries 2t and 2t + 1 of a tile (0 or 1), masked, with the maxima of this subgroup's keys
+// left in highest_s.
+vec4 block_scores(vec4 s, uint key_a, uint key_b, uint end, uint first_query, uint tile) {
+    const uint me = gl_LocalInvocationIndex, sub = me >> 5, t = me & 3u, query = first_query + TILE * tile + 2u * t;
+    const uint row0 = step.position + query / PER_KV, row1 = step.position + (query + 1u) / PER_KV;
+    s *= 0.0625;
+    s.x = key_a < end && visible(key_a, row0) ? s.x : kMasked;
+    s.y = key_a < end && visible(key_a, row1) ? s.y : kMasked;
+    s.z = key_b < end && visible(key_b, row0) ? s.z : kMasked;
+    s.w = key_b < end && visible(key_b, row1) ? s.w : kMasked;
+    vec2 highest = max(s.xy, s.zw);
+    highest = max(highest, subgroupShuffleXor(highest, 4u));
+    highest = max(highest, subgroupShuffleXor(highest, 8u));
+    highest = max(highest, subgroupShuffleXor(highest, 16u));
+    if ((me & 31u) < 4u) highest_s[(tile * 8u + sub) * 4u + t] = highest;
+    return s;
+}
+
+// The weights of these scores, as halves in p_s. Returns the factor of what was summed before.
+vec2 block_weights(vec4 s, uint tile, inout vec2 top, inout vec2 sum) {
+    const uint me = gl_LocalInvocationIndex, sub = me >> 5, g = (me & 31u) >> 2, t = me & 3u;
+    vec2 highest = top;
+    [[unroll]] for (uint i = 0u; i < 8u; i++) highest = max(highest, highest_s[(tile * 8u + i) * 4u + t]);
+    precise vec4 e = exp(s - highest.xyxy);
+    e = mix(vec4(0.0), e, greaterThan(s, vec4(kMasked)));
+    precise vec2 alpha = exp(top - highest);
+    alpha = mix(alpha, vec2(1.0), equal(top, highest));
+    sum = fma(sum, alpha, e.xy + e.zw);
+    top = highest;
+    // Neighbouring keys are in neighbouring lanes (4 apart): they exchange, so that each writes whole words.
+    const bool odd = (g & 1u) != 0u;
+    const uint w0 = two_halves(e.x * 4096.0), w1 = two_halves(e.y * 4096.0), w2 = two_halves(e.z * 4096.0),
+        w3 = two_halves(e.w * 4096.0);
+    const uint other_a = subgroupShuffleXor(odd ? w0 : w1, 4u), other_b = subgroupShuffleXor(odd ? w2 : w3, 4u);
+    const uint a0 = odd ? other_a : w0, a1 = odd ? w1 : other_a, b0 = odd ? other_b : w2, b1 = odd ? w3 : other_b;
+    const uint to = (TILE * tile + 2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
+    p_s[to][c] = LOW(a0, a1);
+    p_s[to + 1u][c] = LOW(b0, b1);
+    p_s[to + ROOM * PX][c] = HIGH(a0, a1);
+    p_s[to + ROOM * PX + 1u][c] = HIGH(b0, b1);
+    return alpha;
+}
+
+vec2 lanes_sum(vec2 x) {  // over the lanes with the same queries
+    precise vec2 all = x;
+    all = all + subgroupShuffleXor(all, 4u);
+    all = all + subgroupShuffleXor(all, 8u);
+    all = all + subgroupShuffleXor(all, 16u);
+    return all;
+}
+
 void main() {
     const uint n_row = step.n_row;
     if (n_row == 0u) return;
     const uint position = step.position;
     const Chunks seen = chunks_seen(position, n_row, args.window, args.sinks, step.first_key);
-    const uint n_chunk = chunks_count(seen), n_query = n_row * PER_KV, tile = gl_WorkGroupID.x * TILE;
-    if (gl_WorkGroupID.z >= n_chunk || tile >= n_query) return;
+    const uint n_chunk = chunks_count(seen), n_query = n_row * PER_KV, first_query = gl_WorkGroupID.x * ROOM;
+    if (gl_WorkGroupID.z >= n_chunk || first_query >= n_query) return;
     const uint x = n_chunk - 1u - gl_WorkGroupID.z;  // the longest chunks first
     const uint chunk = chunks_at(seen, x), head = gl_WorkGroupID.y;
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
@@ -137,9 +199,9 @@ void main() {
     // This pass's rows that lie in this chunk, whose keys and values join the caches, then the queries.
     const uint first = max(begin, position) - position, last = end > position ? end - position : 0u;
     const uint n_new = APPEND != 0u && last > first ? last - first : 0u, key_turns = (n_new + AT_ONCE - 1u) / AT_ONCE;
-    [[dont_unroll]] for (uint turn = 0u; turn < key_turns + TILE / AT_ONCE; turn++) {
+    [[dont_unroll]] for (uint turn = 0u; turn < key_turns + ROOM / AT_ONCE; turn++) {
         const bool is_key = turn < key_turns;
-        const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
+        const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = first_query + nth;
         const uint i = is_key ? first + nth : query / PER_KV;
         const bool real = is_key ? nth < n_new : query < n_query;
         const uint at = is_key ? args.k_offset + i * args.k_stride + head * D_HEAD
@@ -161,16 +223,16 @@ void main() {
                 c = word & 3u;
             half_s[to][c] = LOW(ab, cd);
             half_s[to + 1u][c] = LOW(ef, gh);
-            half_s[to + TILE * QX][c] = HIGH(ab, cd);
-            half_s[to + TILE * QX + 1u][c] = HIGH(ef, gh);
+            half_s[to + ROOM * QX][c] = HIGH(ab, cd);
+            half_s[to + ROOM * QX + 1u][c] = HIGH(ef, gh);
         }
     }
     barrier();
 
-    // Invocation (g, t) of a subgroup has queries 2t and 2t + 1 of keys g and g + 8, later of columns 4 g .. 4 g + 3.
-    const uint row0 = position + (tile + 2u * t) / PER_KV, row1 = position + (tile + 2u * t + 1u) / PER_KV;
-    vec2 top = vec2(kMasked), sum = vec2(0.0);
-    FragC O0 = FragC(0.0), O1 = FragC(0.0);
+    // Invocation (g, t) of a subgroup has queries 2t and 2t + 1 of each tile and of keys g and g + 8, later of columns
+    // 4 g .. 4 g + 3.
+    vec2 top = vec2(kMasked), sum = vec2(0.0), top2 = top, sum2 = sum;
+    FragC O0 = FragC(0.0), O1 = FragC(0.0), P0 = FragC(0.0), P1 = FragC(0.0);
     [[dont_unroll]] for (uint block = begin; block < end; block += kChunk) {
         if (block + kChunk <= oldest && block >= args.sinks) continue;
         // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that begins among the
@@ -184,7 +246,7 @@ void main() {
         uvec4 k[4], k1[4], k2[4];   // two further ones are on their way
         KEYS(k1, 0u)
         KEYS(k2, 1u)
-        FragC S = FragC(0.0);
+        FragC S = FragC(0.0), T = FragC(0.0);
         [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
             k[0] = k1[0], k[1] = k1[1], k[2] = k1[2], k[3] = k1[3];
             k1[0] = k2[0], k1[1] = k2[1], k1[2] = k2[2], k1[3] = k2[3];
@@ -195,83 +257,60 @@ void main() {
         VALUES(v1, 0u)  // on their way during the softmax
         VALUES(v2, 1u)
         key_a += block, key_b += block;
-        vec4 s = vec4(S[0], S[1], S[2], S[3]) * 0.0625;
-        s.x = key_a < end && visible(key_a, row0) ? s.x : kMasked;
-        s.y = key_a < end && visible(key_a, row1) ? s.y : kMasked;
-        s.z = key_b < end && visible(key_b, row0) ? s.z : kMasked;
-        s.w = key_b < end && visible(key_b, row1) ? s.w : kMasked;
-        vec2 highest = max(s.xy, s.zw);
-        highest = max(highest, subgroupShuffleXor(highest, 4u));
-        highest = max(highest, subgroupShuffleXor(highest, 8u));
-        highest = max(highest, subgroupShuffleXor(highest, 16u));
-        if (g == 0u) highest_s[sub * 4u + t] = highest;
+        const vec4 s = block_scores(vec4(S[0], S[1], S[2], S[3]), key_a, key_b, end, first_query, 0u);
+        vec4 s2 = vec4(kMasked);
+        if (TILES > 1u) s2 = block_scores(vec4(T[0], T[1], T[2], T[3]), key_a, key_b, end, first_query, 1u);
         barrier();
-        highest = top;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) highest = max(highest, highest_s[i * 4u + t]);
-        precise vec4 e = exp(s - highest.xyxy);
-        e = mix(vec4(0.0), e, greaterThan(s, vec4(kMasked)));
-        precise vec2 alpha = exp(top - highest);
-        alpha = mix(alpha, vec2(1.0), equal(top, highest));
-        sum = fma(sum, alpha, e.xy + e.zw);
-        top = highest;
-        // Neighbouring keys are in neighbouring lanes (4 apart): they exchange, so that each writes whole words.
-        const bool odd = (g & 1u) != 0u;
-        const uint w0 = two_halves(e.x * 4096.0), w1 = two_halves(e.y * 4096.0), w2 = two_halves(e.z * 4096.0),
-            w3 = two_halves(e.w * 4096.0);
-        const uint other_a = subgroupShuffleXor(odd ? w0 : w1, 4u), other_b = subgroupShuffleXor(odd ? w2 : w3, 4u);
-        const uint a0 = odd ? other_a : w0, a1 = odd ? w1 : other_a, b0 = odd ? other_b : w2, b1 = odd ? w3 : other_b;
-        const uint to = (2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
-        p_s[to][c] = LOW(a0, a1);
-        p_s[to + 1u][c] = LOW(b0, b1);
-        p_s[to + TILE * PX][c] = HIGH(a0, a1);
-        p_s[to + TILE * PX + 1u][c] = HIGH(b0, b1);
+        const vec2 alpha = block_weights(s, 0u, top, sum);
+        vec2 alpha2 = vec2(1.0);
+        if (TILES > 1u) alpha2 = block_weights(s2, 1u, top2, sum2);
         barrier();
         O0[0] *= alpha.x; O0[1] *= alpha.y; O0[2] *= alpha.x; O0[3] *= alpha.y;
         O1[0] *= alpha.x; O1[1] *= alpha.y; O1[2] *= alpha.x; O1[3] *= alpha.y;
+        P0[0] *= alpha2.x; P0[1] *= alpha2.y; P0[2] *= alpha2.x; P0[3] *= alpha2.y;
+        P1[0] *= alpha2.x; P1[1] *= alpha2.y; P1[2] *= alpha2.x; P1[3] *= alpha2.y;
         [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
             v[0] = v1[0], v[1] = v1[1], v[2] = v1[2], v[3] = v1[3], v[4] = v1[4], v[5] = v1[5], v[6] = v1[6],
                 v[7] = v1[7];
             v1[0] = v2[0], v1[1] = v2[1], v1[2] = v2[2], v1[3] = v2[3], v1[4] = v2[4], v1[5] = v2[5], v1[6] = v2[6],
                 v1[7] = v2[7];
             if (i < 2u) VALUES(v2, i + 2u)
-            SUM(O0, v, 0, x, 4u * i)
-            SUM(O1, v, 0, y, 4u * i)
-            SUM(O0, v, 4, x, 4u * i + 2u)
-            SUM(O1, v, 4, y, 4u * i + 2u)
+            SUM(O0, P0, v, 0, x, 4u * i)
+            SUM(O1, P1, v, 0, y, 4u * i)
+            SUM(O0, P0, v, 4, x, 4u * i + 2u)
+            SUM(O1, P1, v, 4, y, 4u * i + 2u)
         }
     }
 
     // All of this chunk: sums over lanes, then over subgroups in order.
-    precise vec2 all = sum;
-    all = all + subgroupShuffleXor(all, 4u);
-    all = all + subgroupShuffleXor(all, 8u);
-    all = all + subgroupShuffleXor(all, 16u);
+    const vec2 all = lanes_sum(sum), all2 = lanes_sum(sum2);
     barrier();
-    if (g == 0u) highest_s[sub * 4u + t] = all;
-    q_s[2u * t * QUADS + 8u * sub + g] = vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0);
-    q_s[(2u * t + 1u) * QUADS + 8u * sub + g] = vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0);
+    KEEP(0u, all, O0, O1)
+    if (TILES > 1u) KEEP(TILE, all2, P0, P1)
     barrier();
-    if (me < 4u) {
+    if (g < TILES && sub == 0u) {
         precise vec2 both = vec2(0.0);
-        [[dont_unroll]] for (uint k = 0u; k < 8u; k++) both = both + highest_s[k * 4u + t];
-        stat_s[2u * t] = vec2(top.x, both.x);
-        stat_s[2u * t + 1u] = vec2(top.y, both.y);
+        [[dont_unroll]] for (uint k = 0u; k < 8u; k++) both = both + highest_s[(g * 8u + k) * 4u + t];
+        const vec2 highest = g == 0u ? top : top2;
+        stat_s[2u * me] = vec2(highest.x, both.x);
+        stat_s[2u * me + 1u] = vec2(highest.y, both.y);
     }
     barrier();
 
     // Each stream has query rows of its own from here on. Chunks are joined set by set, then the sets, each by the
     // workgroup that comes last. Results of sets stand behind those of the chunks.
+    const uint n_real = min(n_query - first_query, ROOM);
     const uint set = chunk / 16u, number = set_number(seen, set), first_of_set = seen_before(seen, 16u * set),
         n_set = sets_count(seen);
     uint mine = x, from = first_of_set, n_here = seen_before(seen, 16u * set + 16u) - first_of_set;
     [[dont_unroll]] for (uint level = 0u; level < 2u; level++, mine = n_chunk + number, from = n_chunk,
         n_here = n_set) {
         if (n_here == 1u) continue;
-        [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-            const uint query = tile + r, to = mine * args.part_stride + (query / PER_KV)
+        [[dont_unroll]] for (uint r = stream; r < n_real; r += STREAMS) {
+            const uint query = first_query + r, to = mine * args.part_stride + (query / PER_KV)
                 * args.n_head + head * PER_KV + query % PER_KV;
-            if (query < n_query) part[to * QUADS + quad] = q_s[r * QUADS + quad];
-            if (query < n_query && quad == 0u) stat[to] = stat_s[r];
+            part[to * QUADS + quad] = q_s[r * QUADS + quad];
+            if (quad == 0u) stat[to] = stat_s[r];
         }
         memoryBarrierBuffer();
         barrier();
@@ -285,8 +324,8 @@ void main() {
         barrier();
         if (ends_s[0] == 0u) return;
         memoryBarrierBuffer();
-        [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-            const uint query = min(tile + r, n_query - 1u), at = (query / PER_KV)
+        [[dont_unroll]] for (uint r = stream; r < n_real; r += STREAMS) {
+            const uint query = first_query + r, at = (query / PER_KV)
                 * args.n_head + head * PER_KV + query % PER_KV;
             // A lane has the sums of one chunk in eight, and columns of all.
             const uint own = quad & 7u;
@@ -313,9 +352,8 @@ void main() {
         }
         barrier();
     }
-    [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-        const uint query = tile + r;
-        if (query >= n_query) break;
+    [[dont_unroll]] for (uint r = stream; r < n_real; r += STREAMS) {
+        const uint query = first_query + r;
         const uint row = query / PER_KV, h = head * PER_KV + query % PER_KV;
         vec4 gate = vec4(0.0);
         const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;

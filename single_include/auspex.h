@@ -25,9 +25,9 @@
  * the function sets the length (without the NUL, which is added), and returns AUSPEX_BUFFER_TOO_SMALL if the capacity
  * is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a NUL.
  *
- * Threads. Devices, models, plans and snapshots may be used from any thread. A session or stream belongs to one thread
- * at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone may be called from any
- * thread at any time while the session exists.
+ * Threads. Devices, models, constraints, plans and snapshots may be used from any thread. A session, stream or reply
+ * belongs to one thread at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone
+ * may be called from any thread at any time while the session exists.
  *
  * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They
  * must not throw, nor use or free the object that calls them. Those that return a number cancel the call if it is not
@@ -658,6 +658,7 @@ AUSPEX_C_API void auspex_reply_free(auspex_reply* reply);
 // Tests   tests/test_capi.cpp, tests/capi_client.c, tests/test_capi.py
 
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -731,6 +732,13 @@ Answer need(const T* handle, const char* name) {
     return bad(std::string("the ") + name +
                (handle == nullptr ? " is null" : " is another kind of object, or was freed") + "; expected an auspex_" +
                name);
+}
+
+/// out_of_memory for an object whose constructor, or a value whose function, had no memory for it: both are empty then.
+template <class T>
+Answer need_memory(const T& made) {
+    if (made) return Answer();
+    return Answer(AUSPEX_OUT_OF_MEMORY, "the standard allocator has no memory left; free some, or ask for less");
 }
 
 /// Clears what an output points to.
@@ -873,10 +881,12 @@ struct auspex_snapshot : auspex::capi::Handle<0x617578'736e'6131> {
 struct auspex_stream : auspex::capi::Handle<0x617578'7374'7231> {
     std::shared_ptr<auspex::capi::Host> host;
     auspex::TextStream stream;
-    std::string text;  ///< what the last call returned
+    std::string text;                          ///< what the last call returned
+    mutable std::atomic<bool> busy = {false};  ///< a call runs on it
 };
 struct auspex_reply : auspex::capi::Handle<0x617578'7265'7031> {
     auspex::ReplyStream stream;
+    mutable std::atomic<bool> busy = {false};
 };
 
 namespace auspex {
@@ -899,6 +909,23 @@ class Running {
   private:
     auspex_session* session_;
     bool runs_ = false;
+};
+
+/// One call on a stream or reply: refuses another at the same time.
+class Turn {
+  public:
+    explicit Turn(std::atomic<bool>& busy) : busy_(busy), mine_(!busy.exchange(true, std::memory_order_acquire)) {}
+    ~Turn() {
+        if (mine_) busy_.store(false, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    bool mine() const { return mine_; }
+    Answer answer(const char* name) const;  ///< bad_argument unless it may run
+
+  private:
+    std::atomic<bool>& busy_;
+    const bool mine_;
 };
 
 /// Runs the body of a function on a session: body(running).
@@ -1168,6 +1195,11 @@ Answer Running::answer() const {
     return runs_ ? Answer() : bad("a call runs on this session, on another thread or around a callback; wait for it");
 }
 
+Answer Turn::answer(const char* name) const {
+    if (mine_) return Answer();
+    return bad(std::string("a call runs on this ") + name + ", on another thread or around a callback; wait for it");
+}
+
 bool Running::cancelled() const {
     const std::lock_guard<std::mutex> hold(session_->lock);
     return session_->cancelled;
@@ -1282,7 +1314,9 @@ auspex_code auspex_device_name(const auspex_device* device, char* text, size_t c
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(device, "device"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
-        return auspex::capi::fill_text(device->device.name(), text, capacity, length);
+        const std::string name = device->device.name();
+        AUSPEX_C_TRY(auspex::capi::need_memory(!name.empty()));
+        return auspex::capi::fill_text(name, text, capacity, length);
     });
 }
 
@@ -1291,7 +1325,9 @@ auspex_code auspex_device_report(const auspex_device* device, char* text, size_t
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(device, "device"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
-        return auspex::capi::fill_text(device->device.report(), text, capacity, length);
+        const std::string report = device->device.report();
+        AUSPEX_C_TRY(auspex::capi::need_memory(!report.empty()));
+        return auspex::capi::fill_text(report, text, capacity, length);
     });
 }
 
@@ -2102,6 +2138,7 @@ auspex_code auspex_stream_create(const auspex_model* model, const char* const* s
         auto made = std::make_unique<auspex_stream>();
         made->host = model->host;
         made->stream = auspex::TextStream(model->model, std::move(texts), options);
+        AUSPEX_C_TRY(auspex::capi::need_memory(made->stream));
         *stream = made.release();
         return Answer();
     });
@@ -2116,6 +2153,8 @@ template <class F>
 auspex_code stream_text(auspex_stream* stream, const char** text, size_t* n_text, auspex_error* error, F make) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(stream, "stream"));
+        const Turn turn(stream->busy);
+        AUSPEX_C_TRY(turn.answer("stream"));
         AUSPEX_C_TRY(need_output(text, "text"));
         *text = "";
         AUSPEX_C_TRY(need_output(n_text, "n_text"));
@@ -2141,7 +2180,9 @@ auspex_code auspex_stream_finish(auspex_stream* stream, const char** text, size_
 }
 
 int32_t auspex_stream_stopped(const auspex_stream* stream) {
-    return auspex::capi::is(stream) && stream->stream.stopped() ? 1 : 0;
+    if (!auspex::capi::is(stream)) return 0;
+    const auspex::capi::Turn turn(stream->busy);
+    return turn.mine() && stream->stream.stopped() ? 1 : 0;
 }
 
 void auspex_stream_free(auspex_stream* stream) {
@@ -2159,6 +2200,7 @@ auspex_code auspex_reply_create(int32_t inside_thinking, const char* json, size_
         if (json != nullptr || n_json > 0) AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
         auto made = std::make_unique<auspex_reply>();
         made->stream = auspex::ReplyStream(inside_thinking != 0, request.tools);
+        AUSPEX_C_TRY(auspex::capi::need_memory(made->stream));
         *reply = made.release();
         return Answer();
     });
@@ -2168,6 +2210,8 @@ auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_te
                               void* user, auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         if (on_event == nullptr) return auspex::capi::bad("on_event is null; expected a function");
         std::string_view piece;
         AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &piece, "text"));
@@ -2180,6 +2224,8 @@ auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_te
 auspex_code auspex_reply_finish(auspex_reply* reply, auspex_on_event on_event, void* user, auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         if (on_event == nullptr) return auspex::capi::bad("on_event is null; expected a function");
         std::vector<auspex::ReplyEvent> events;
         AUSPEX_C_TRY(reply->stream.finish().get(events));
@@ -2191,6 +2237,8 @@ auspex_code auspex_reply_message(const auspex_reply* reply, char* text, size_t c
                                  auspex_error* error) {
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(reply, "reply"));
+        const auspex::capi::Turn turn(reply->busy);
+        AUSPEX_C_TRY(turn.answer("reply"));
         AUSPEX_C_TRY(auspex::capi::need_output(length, "length"));
         std::string message;
         AUSPEX_C_TRY(auspex::to_json(reply->stream.reply()).get(message));
@@ -2233,7 +2281,7 @@ class Chat {
         stops_ = StopFilter(std::move(stops));
         text_ = TextStream(model_);
         reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
-        return Answer();
+        return need_memory(stops_ && text_ && reply_);
     }
 
     Answer run() {

@@ -159,7 +159,8 @@ struct Attend {
         bool whole = true;
     } tiles;
 
-    /// Runs all rows, n_row at a time. Returns the results of every row from first_key on.
+    /// Runs all rows, n_row at a time, with `tile` queries a workgroup (units: 16, or 8). Returns the results of every
+    /// row from first_key on.
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
@@ -224,15 +225,17 @@ struct Attend {
         } else if (how == How::units) {
             push.part_stride = kMaxRows * c.n_head;
             push.count_stride = n_chunk / 16 + 4;
+            const u32 tiles = tile == 16 ? 2 : 1;
             rig.bind("attend_mma", 256,
                      {{s::attend_mma::kDHead, c.d_head},
+                      {s::attend_mma::kTiles, tiles},
                       {s::attend_mma::kAppend, 1},
                       {s::attend_mma::kPerKv, per_kv},
                       {s::attend_mma::kUnitM, 16},
                       {s::attend_mma::kUnitN, 8},
                       {s::attend_mma::kUnitK, 16}},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
-            rig.commands.dispatch((kMaxRows * (c.n_head / c.n_head_kv) + 7) / 8, c.n_head_kv, n_chunk);
+            rig.commands.dispatch(ceil_div(kMaxRows * per_kv, 8 * tiles), c.n_head_kv, n_chunk);
         }
     }
 

@@ -223,6 +223,7 @@ TEST_CASE("attention on matrix units agrees with the plain kernel and has the sa
         CHECK(worst(nine, attend.run(Attend::How::fused, 9)) < 1e-3);
         CHECK(same_bits(nine, attend.run(Attend::How::units, 1)));
         CHECK(same_bits(nine, attend.run(Attend::How::units, 4)));
+        for (u32 n : {1u, 4u, 9u}) CHECK(same_bits(nine, attend.run(Attend::How::units, n, 16)));
         if (c.n < 200) CHECK(worst(nine, attend.expected()) < 5e-3);
     }
     vulkan->finish();

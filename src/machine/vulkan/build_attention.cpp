@@ -116,8 +116,10 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
     // device takes to read group counts from memory.
     const uint32_t per_kv = a.n_head / a.n_head_kv, n_queries = pass.n_row * per_kv;
     if (build_attention_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
+        const uint32_t tiles = n_queries > 8 && kv.shape.n_row() > kAttendPairs ? 2 : 1;
         PipelineKey key = key_of("attend_mma", 256,
                                  {{spec::attend_mma::kDHead, a.d_head},
+                                  {spec::attend_mma::kTiles, tiles},
                                   {spec::attend_mma::kAppend, 1},
                                   {spec::attend_mma::kPerKv, per_kv},
                                   {spec::attend_mma::kUnitM, 16},
@@ -125,7 +127,7 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
                                   {spec::attend_mma::kUnitK, 16}});
         key.subgroup_size = traits_.subgroup_size_control ? 32 : 0;
         key.full_subgroups = traits_.full_subgroups;
-        return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
+        return dispatch(key, regions, p, {ceil_div(n_queries, 8 * tiles), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t tile = n_queries > kAttendTile && kv.shape.n_row() > kAttendLong ? kAttendLongTile : kAttendTile;
