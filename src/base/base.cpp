@@ -26,6 +26,30 @@ namespace detail {
 
 constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load
 
+void Part::append_to(std::string& s) const {
+    switch (kind_) {
+        case Kind::literal: s += text_; break;
+        case Kind::string: s += *string_; break;
+        case Kind::view: s += *view_; break;
+        case Kind::letter: s += letter_; break;
+        case Kind::integer: s += std::to_string(integer_); break;
+        case Kind::natural: s += std::to_string(static_cast<uint64_t>(integer_)); break;
+        case Kind::real: {
+            char number[32];
+            std::snprintf(number, sizeof number, "%g", real_);
+            s += number;
+        }
+    }
+}
+
+std::string say_parts(const Part* parts, size_t n) {
+    std::string s;
+    for (size_t i = 0; i < n; ++i) parts[i].append_to(s);
+    return s;
+}
+
+Status fail_parts(Code code, const Part* parts, size_t n) { return Status(code, say_parts(parts, n)); }
+
 std::string quote(std::string_view text, size_t max_bytes) {
     static constexpr char kHex[] = "0123456789abcdef";
     std::string out = "'";

@@ -49,34 +49,47 @@ constexpr T ceil_div(T n, T by) {
     return static_cast<T>((n + by - 1) / by);
 }
 
-inline void append(std::string& s, std::string_view v) { s.append(v); }
-inline void append(std::string& s, const char* v) { s += v; }
-inline void append(std::string& s, const std::string& v) { s += v; }
-inline void append(std::string& s, char v) { s += v; }
-inline void append(std::string& s, double v) {
-    char b[32];
-    std::snprintf(b, sizeof b, "%g", v);
-    s += b;
-}
-template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, char>, int> = 0>
-void append(std::string& s, T v) {
-    s += std::to_string(v);
-}
+/// One argument of say(): a text, a character or a number. An array of them is less code than a call for each.
+class Part {
+  public:
+    Part(const char* v) : kind_(Kind::literal), text_(v) {}            // NOLINT: implicit on purpose
+    Part(const std::string& v) : kind_(Kind::string), string_(&v) {}   // NOLINT
+    Part(const std::string_view& v) : kind_(Kind::view), view_(&v) {}  // NOLINT
+    Part(char v) : kind_(Kind::letter), letter_(v) {}                  // NOLINT
+    Part(double v) : kind_(Kind::real), real_(v) {}                    // NOLINT
+    template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, char>, int> = 0>
+    Part(T v)  // NOLINT
+        : kind_(std::is_signed_v<T> ? Kind::integer : Kind::natural), integer_(static_cast<int64_t>(v)) {}
+    void append_to(std::string& s) const;
+
+  private:
+    enum class Kind : uint8_t { literal, string, view, letter, real, integer, natural } kind_;
+    union {
+        const char* text_;
+        const std::string* string_;
+        const std::string_view* view_;
+        char letter_;
+        double real_;
+        int64_t integer_;
+    };
+};
+std::string say_parts(const Part* parts, size_t n);
 /// Concatenates its arguments: say("found ", n, ", expected ", m).
 template <class... A>
 std::string say(const A&... parts) {
-    std::string s;
-    (append(s, parts), ...);
-    return s;
+    const Part list[] = {parts...};
+    return say_parts(list, sizeof...(parts));
 }
 /// Text that came from a file, for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after
 /// `max_bytes`. Every name or value that a file chooses goes through here, so that no message can carry a terminal
 /// escape or a line break.
 std::string quote(std::string_view text, size_t max_bytes = 80);
 
+Status fail_parts(Code code, const Part* parts, size_t n);
 template <class... A>
 Status fail(Code code, const A&... parts) {
-    return Status(code, say(parts...));
+    const Part list[] = {parts...};
+    return fail_parts(code, list, sizeof...(parts));
 }
 
 /// Reads a T from any address, aligned or not.

@@ -403,11 +403,11 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     }
     std::string text;
     for (const auto& t : by_type)
-        append(text, say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
-    append(text, "trunk\n" + print_tape(plan, plan.trunk));
+        text.append(say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
+    text.append("trunk\n" + print_tape(plan, plan.trunk));
     for (size_t i = 0; i < plan.mtp.size(); ++i)
-        append(text, say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
-                         print_tape(plan, plan.mtp[i]));
+        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
+                    print_tape(plan, plan.mtp[i]));
     return text;
 }
 AUSPEX_CATCH_EMPTY

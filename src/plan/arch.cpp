@@ -13,7 +13,7 @@ namespace {
 
 std::string shape_text(const std::vector<uint64_t>& s) {
     std::string t = "[";
-    for (size_t i = 0; i < s.size(); ++i) append(t, say(i ? ", " : "", s[i]));
+    for (size_t i = 0; i < s.size(); ++i) t.append(say(i ? ", " : "", s[i]));
     return t + "]";
 }
 
@@ -242,7 +242,7 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     std::string known;
 #define AUSPEX_FAMILY(name, function)                  \
     if (plan.architecture == name) planner = function; \
-    append(known, known.empty() ? name : ", " name);
+    known.append(known.empty() ? name : ", " name);
     AUSPEX_FAMILIES(AUSPEX_FAMILY)
 #undef AUSPEX_FAMILY
     if (planner == nullptr)

@@ -149,7 +149,7 @@ const char* name_of(const Plan& plan, SlotId id) { return id < plan.slots.size()
 
 std::string shape_text(const Slot& s) {
     std::string t = "[";
-    for (uint32_t i = 0; i < s.n_dim; ++i) append(t, say(i ? ", " : "", s.shape[i]));
+    for (uint32_t i = 0; i < s.n_dim; ++i) t.append(say(i ? ", " : "", s.shape[i]));
     return t + "]";
 }
 
@@ -207,21 +207,21 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
         bool first = true;
         for (SlotId id : op.in)
             if (id != kNoSlot) {
-                append(line, say(first ? "" : ", ", name_of(plan, id)));
+                line.append(say(first ? "" : ", ", name_of(plan, id)));
                 first = false;
             }
         for (SlotId id : op.w)
             if (id != kNoSlot)
-                append(line, say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ",
-                                 shape_text(plan.slot(id))));
+                line.append(say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ",
+                                shape_text(plan.slot(id))));
         if (op.kind == OpKind::attend)
-            append(line, say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ",
-                             op.attn.n_rot, op.attn.window ? say(" window ", op.attn.window) : std::string()));
+            line.append(say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ",
+                            op.attn.n_rot, op.attn.window ? say(" window ", op.attn.window) : std::string()));
         if (op.kind == OpKind::delta)
-            append(line, say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
+            line.append(say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
         if (op.kind == OpKind::moe)
-            append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert,
-                             op.moe.sigmoid ? " by sigmoid" : " by softmax"));
+            line.append(say("  experts ", op.moe.n_used, " of ", op.moe.n_expert,
+                            op.moe.sigmoid ? " by sigmoid" : " by softmax"));
         text += line + "\n";
     }
     return text;

@@ -32,8 +32,8 @@ class CpuBackend : public Backend {
             say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ",
                 path_name(kernels->path), "\nkernels  ", kernels->name, "\n");
         for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
-            append(text, say("  ", path_name(p),
-                             has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
+            text.append(say("  ", path_name(p),
+                            has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
         return text;
     }
     std::string driver() const override { return {}; }
