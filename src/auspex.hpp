@@ -47,6 +47,11 @@
 #ifndef AUSPEX_API
 #define AUSPEX_API
 #endif
+#if defined(__GNUC__)
+#define AUSPEX_NOINLINE __attribute__((noinline))
+#else
+#define AUSPEX_NOINLINE
+#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -76,8 +81,14 @@ struct [[nodiscard]] Status {
     Code code = Code::ok;
     std::string text;
 
+    // Two thousand places in the library make or destroy one: calls compile faster than a string's code in each.
     Status() = default;
-    Status(Code c, std::string t) : code(c), text(std::move(t)) {}
+    AUSPEX_API AUSPEX_NOINLINE Status(Code c, std::string t) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE Status(const Status&);
+    AUSPEX_API AUSPEX_NOINLINE Status(Status&&) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE Status& operator=(const Status&);
+    AUSPEX_API AUSPEX_NOINLINE Status& operator=(Status&&) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE ~Status();
     bool ok() const { return code == Code::ok; }
     /// "bad_file: the text", or "ok".
     std::string message() const { return ok() ? "ok" : std::string(code_name(code)) + ": " + text; }

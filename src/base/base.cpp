@@ -22,6 +22,13 @@ const char* code_name(Code code) {
     return "unknown";
 }
 
+Status::Status(Code c, std::string t) noexcept : code(c), text(std::move(t)) {}
+Status::Status(const Status&) = default;
+Status::Status(Status&&) noexcept = default;
+Status& Status::operator=(const Status&) = default;
+Status& Status::operator=(Status&&) noexcept = default;
+Status::~Status() = default;
+
 namespace detail {
 
 constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load

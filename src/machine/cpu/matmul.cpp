@@ -70,11 +70,7 @@ constexpr uint32_t kPiece = 256;   // inputs decoded at once: whole blocks of ev
 constexpr uint32_t kColumns = 32;  // rows of the input that share a decoded piece
 constexpr uint32_t kPartial = 8;
 
-#if defined(__GNUC__)
-__attribute__((noinline))
-#endif
-double
-dot_piece(const float* w, const float* x, uint32_t n) {
+AUSPEX_NOINLINE double dot_piece(const float* w, const float* x, uint32_t n) {
     // Not inlined: a compiler may order these sums as it likes, but it must do so in one way for all callers. The
     // pointers move, because with an index GCC 12 transposes what it reads and takes four times as long.
     float sum[kPartial] = {};
