@@ -56,11 +56,11 @@ SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) 
     return static_cast<SlotId>(plan_.slots.size() - 1);
 }
 
-SlotId PlanBuilder::scratch(const std::string& name, uint64_t width) {
+SlotId PlanBuilder::scratch(const char* name, uint64_t width) {
     auto known = scratch_.find(say(name, ".", width));
     if (known != scratch_.end()) return known->second;
     const bool first = scratch_.emplace(name, kNoSlot).second;
-    const SlotId id = activation(first ? name : say(name, ".", width), width);
+    const SlotId id = activation(first ? std::string(name) : say(name, ".", width), width);
     scratch_.emplace(say(name, ".", width), id);
     return id;
 }
@@ -91,10 +91,11 @@ SlotId PlanBuilder::state(std::string name, SlotRole role, uint64_t a, uint64_t 
     return id;
 }
 
-SlotId PlanBuilder::weight(const std::string& name, std::vector<uint64_t> shape) {
+SlotId PlanBuilder::weight(const std::string& name, std::initializer_list<uint64_t> expected) {
     if (!ok()) return kNoSlot;
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
+    const std::vector<uint64_t> shape = expected;
     const Tensor* t = file_.tensor(name);
     if (!t) {
         fail_with(fail(Code::bad_file, "tensor '", name, "' is missing, expected ", arch_impl::shape_text(shape),

@@ -27,10 +27,10 @@ class PlanBuilder {
 
     SlotId activation(std::string name, uint64_t width, SlotRole role = SlotRole::activation);
     /// An activation shared by all layers: the same name and width give the same slot.
-    SlotId scratch(const std::string& name, uint64_t width);
+    SlotId scratch(const char* name, uint64_t width);
     SlotId state(std::string name, SlotRole role, uint64_t a, uint64_t b = 0, uint64_t c = 0);
     /// The weight slot of the file's tensor `name`, which must have this shape (slowest first).
-    SlotId weight(const std::string& name, std::vector<uint64_t> shape);
+    SlotId weight(const std::string& name, std::initializer_list<uint64_t> expected);
     /// The same for a vector, which must be F32.
     SlotId vector(const std::string& name, uint64_t n);
     /// A weight slot of some rows of the matrix `tensor` [n_row, d_in], in the order of `take`. `what` makes the slot's

@@ -61,6 +61,13 @@ void refuse_variants(PlanBuilder& b) {
 }  // namespace
 }  // namespace parts_impl
 
+std::string LayerBuilder::name(const char* part) const { return say("blk.", i_block, ".", part); }
+bool LayerBuilder::has(const char* part) const { return b.has(name(part)); }
+SlotId LayerBuilder::weight(const char* part, std::initializer_list<uint64_t> shape) const {
+    return b.weight(name(part), shape);
+}
+SlotId LayerBuilder::vector(const char* part, uint64_t n) const { return b.vector(name(part), n); }
+
 Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header) {
     header.n_block = b.u32("block_count", 1, 1024);
     const uint32_t n_mtp = b.u32_or("nextn_predict_layers", 0, 0, 8);

@@ -29,21 +29,11 @@ struct LayerBuilder {
     SlotId x;          ///< the residual stream
 
     SlotId normed() const { return b.scratch("a", header.d_model); }  ///< the normed input of a sub-layer
-    std::string name(const char* part) const { return say("blk.", i_block, ".", part); }
-    std::string name(const std::string& full) const { return full; }
-    /// A tensor by its part ("attn_q.weight"), or by its full name as a std::string.
-    template <class Name>
-    bool has(const Name& tensor) const {
-        return b.has(name(tensor));
-    }
-    template <class Name>
-    SlotId weight(const Name& tensor, std::vector<uint64_t> shape) const {
-        return b.weight(name(tensor), std::move(shape));
-    }
-    template <class Name>
-    SlotId vector(const Name& tensor, uint64_t n) const {
-        return b.vector(name(tensor), n);
-    }
+    std::string name(const char* part) const;
+    /// A tensor by its part: "attn_q.weight".
+    bool has(const char* part) const;
+    SlotId weight(const char* part, std::initializer_list<uint64_t> shape) const;
+    SlotId vector(const char* part, uint64_t n) const;
     Op& push(OpKind kind, SlotId out) const { return b.push(tape, kind, i_block, out); }
     void norm(SlotId out, SlotId in, SlotId w, uint32_t out_offset = 0) const {
         b.norm(tape, i_block, out, in, w, header.eps, out_offset);
