@@ -54,7 +54,7 @@ inline Status missing(std::string_view key, const char* expected) {
     return fail(Code::bad_file, "the file has no key ", quote(key), ", expected ", expected,
                 ". It is not a complete model: convert it again with a current converter.");
 }
-inline Status wrong(std::string_view key, const std::string& found, const std::string& expected) {
+inline Status wrong(std::string_view key, std::string_view found, std::string_view expected) {
     return fail(Code::bad_file, "key ", quote(key), " is ", found, ", expected ", expected,
                 ". Convert the model again with a current converter.");
 }

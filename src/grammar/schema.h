@@ -120,7 +120,7 @@ class SchemaCompiler {
     void index_ids(const Json& tree, const Json* resource, bool is_copy);
     const Json* find_id(const Json* resource, const std::string& id) const;
     const Json* resource_of(const Json& schema) const;
-    const Json* make(const std::string& text, const Json& origin);
+    const Json* make(std::string_view text, const Json& origin);
     bool in_chain(const Json* schema, bool negative, size_t link) const;
 
     // schema_types.cpp
@@ -176,9 +176,9 @@ class SchemaCompiler {
     bool spend(size_t n_step);
 
     // errors
-    bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
+    bool fail_at(Code code, const Json& where, std::string_view key, std::string_view what);
     /// Refuses a keyword, or lists it where that is allowed: then true.
-    bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
+    bool unsupported(const Json& where, std::string_view key, std::string_view what = {});
     std::string pointer_of(const Json& where) const;
     /// Status of Rules::finish() with the place in the schema.
     Status finished(const Status& status);

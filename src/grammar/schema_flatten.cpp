@@ -368,7 +368,7 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
     return false;
 }
 
-const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
+const Json* SchemaCompiler::make(std::string_view text, const Json& origin) {
     Json value;
     if (!Json::parse(text).get(value).ok()) {
         fail_at(Code::unsupported, origin, "not", "cannot be written with this value");
@@ -490,21 +490,21 @@ std::string SchemaCompiler::pointer_of(const Json& where) const {
     return out;
 }
 
-bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& key, const std::string& what) {
+bool SchemaCompiler::fail_at(Code code, const Json& where, std::string_view key, std::string_view what) {
     if (!status_.ok()) return false;
     const std::string pointer = quote(pointer_of(where), 200);
     status_ = fail(code, pointer.substr(1, pointer.size() - 2), key.empty() ? "" : ": ", key, ": ", what);
     return false;
 }
 
-bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+bool SchemaCompiler::unsupported(const Json& where, std::string_view key, std::string_view what) {
     if (!status_.ok()) return false;
     if (options_.ignore_unsupported) {
-        ignored_.insert(pointer_of(where) + ": " + key);
+        ignored_.insert(say(pointer_of(where), ": ", key));
         return true;
     }
     return fail_at(Code::unsupported, where, key,
-                   (what.empty() ? "is" : what + " is") + std::string(" not supported; leave it out of the schema"));
+                   say(what, what.empty() ? "is" : " is", " not supported; leave it out of the schema"));
 }
 
 Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options) {

@@ -34,7 +34,7 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
-    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
         for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
@@ -71,7 +71,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
-    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
     const auto both_ways = [&](const Json& a, bool not_a, const Json* b, bool not_b) {
         std::vector<Item> items{{&a, not_a, link}};
         if (b) items.push_back({b, not_b, link});

@@ -194,10 +194,10 @@ bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
 
 void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed,
                                 ValuePlace place) {
-    std::map<std::string, bool> seen;
+    std::set<std::string> seen;
     const std::set<std::string> required(f.required.begin(), f.required.end());
     const auto add = [&](const std::string& name) {
-        if (!seen.emplace(name, true).second) return;
+        if (!seen.insert(name).second) return;
         listed.push_back(name);
         ObjectRule::Member m;
         Schemas schemas = schemas_of_member(f, name);

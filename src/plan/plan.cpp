@@ -11,7 +11,7 @@ struct Checker {
     const char* tape = "";
     size_t i_op = 0;
 
-    Status bad(const Op& op, const std::string& what) const {
+    Status bad(const Op& op, std::string_view what) const {
         return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer,
                     "): ", what);
     }
