@@ -31,8 +31,9 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
     }
     const size_t n_rest = std::min<size_t>(rest.size(), n > ids.size() ? n - ids.size() : 0);
     if (!count.empty())
-        std::stable_sort(rest.begin(), rest.end(), [&](Token a, Token b) {
-            return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)];
+        std::sort(rest.begin(), rest.end(), [&](Token a, Token b) {
+            const uint32_t n_a = count[static_cast<size_t>(a)], n_b = count[static_cast<size_t>(b)];
+            return n_a != n_b ? n_a > n_b : a < b;
         });
     ids.insert(ids.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(n_rest));
     std::sort(ids.begin(), ids.end());

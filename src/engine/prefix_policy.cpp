@@ -48,7 +48,7 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
     stops.erase(
         std::remove_if(stops.begin(), stops.end(), [&](const Stop& s) { return s.row <= in.base || s.row > in.n_row; }),
         stops.end());
-    std::stable_sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
+    std::sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
         return a.row != b.row ? a.row < b.row : a.kind < b.kind;  // the caller's marks win
     });
     stops.erase(std::unique(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) { return a.row == b.row; }),

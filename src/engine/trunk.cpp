@@ -12,8 +12,9 @@ Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& c
     for (const LayerWindow& w : stats.windows)  // those of draft blocks do not change the text and are not reported
         if (w.window != 0 && w.layer < model.plan.n_layer)
             windows_.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
-    std::stable_sort(windows_.begin(), windows_.end(),
-                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
+    std::sort(windows_.begin(), windows_.end(), [](const WindowFull& a, const WindowFull& b) {
+        return a.n_token != b.n_token ? a.n_token < b.n_token : a.layer < b.layer;
+    });
 }
 
 Status Trunk::track(Status s) {
