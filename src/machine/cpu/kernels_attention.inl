@@ -10,10 +10,11 @@
 // Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
 // Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
 
-// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
-// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
-// exact).
+// Readers of one row of keys or values, whose length is a multiple of kGrain: at() gives W values from j on, some() the
+// first n of them. A quantised row is whole blocks of 32, so it has no some(); its floats are decode_row's bits (a
+// product of 11 and 8 bits is exact).
 struct HalfRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
@@ -22,6 +23,7 @@ struct HalfRow {
     }
 };
 struct FloatRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
     static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
@@ -29,6 +31,7 @@ struct FloatRow {
 };
 template <Type kRow>
 struct BlockRow {
+    static constexpr uint32_t kGrain = 32;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
@@ -41,7 +44,6 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static AUSPEX_INLINE V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
@@ -61,10 +63,12 @@ AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld
         AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
-    if (j < d) {
-        AUSPEX_UNROLL
-        for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+    if constexpr (Row::kGrain < W) {
+        if (j < d) {
+            AUSPEX_UNROLL
+            for (uint32_t i = 0; i < n; ++i)
+                acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+        }
     }
     float sums[n4];
     AUSPEX_UNROLL
@@ -90,15 +94,15 @@ AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uin
     AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes; whole grains leave none.
 template <class Row, uint32_t kQ, uint32_t kV>
 AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
                           float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
-    if constexpr (kV > 1) {
+    if constexpr (kV > 1 && kV * W > Row::kGrain) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
-    } else if (j < d) {
-        for (uint32_t a = 0; a < kQ; ++a) {
+    } else if constexpr (Row::kGrain < W) {
+        for (uint32_t a = 0; a < kQ && j < d; ++a) {
             V acc = zero();
             for (uint32_t key = 0; key < n_key; ++key)
                 acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
