@@ -51,6 +51,11 @@
 #ifndef AUSPEX_API
 #define AUSPEX_API
 #endif
+#if defined(__GNUC__)
+#define AUSPEX_NOINLINE __attribute__((noinline))
+#else
+#define AUSPEX_NOINLINE
+#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -80,8 +85,14 @@ struct [[nodiscard]] Status {
     Code code = Code::ok;
     std::string text;
 
+    // Out of line: two thousand places in the library make and destroy one.
     Status() = default;
-    Status(Code c, std::string t) : code(c), text(std::move(t)) {}
+    AUSPEX_API AUSPEX_NOINLINE Status(Code c, std::string t) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE Status(const Status&);
+    AUSPEX_API AUSPEX_NOINLINE Status(Status&&) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE Status& operator=(const Status&);
+    AUSPEX_API AUSPEX_NOINLINE Status& operator=(Status&&) noexcept;
+    AUSPEX_API AUSPEX_NOINLINE ~Status();
     bool ok() const { return code == Code::ok; }
     /// "bad_file: the text", or "ok".
     std::string message() const { return ok() ? "ok" : std::string(code_name(code)) + ": " + text; }
@@ -1493,34 +1504,47 @@ constexpr T ceil_div(T n, T by) {
     return static_cast<T>((n + by - 1) / by);
 }
 
-inline void append(std::string& s, std::string_view v) { s.append(v); }
-inline void append(std::string& s, const char* v) { s += v; }
-inline void append(std::string& s, const std::string& v) { s += v; }
-inline void append(std::string& s, char v) { s += v; }
-inline void append(std::string& s, double v) {
-    char b[32];
-    std::snprintf(b, sizeof b, "%g", v);
-    s += b;
-}
-template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, char>, int> = 0>
-void append(std::string& s, T v) {
-    s += std::to_string(v);
-}
+/// One argument of say(): a text, a character or a number. An array of them is less code than a call for each.
+class Part {
+  public:
+    Part(const char* v) : kind_(Kind::literal), text_(v) {}            // NOLINT: implicit on purpose
+    Part(const std::string& v) : kind_(Kind::string), string_(&v) {}   // NOLINT
+    Part(const std::string_view& v) : kind_(Kind::view), view_(&v) {}  // NOLINT
+    Part(char v) : kind_(Kind::letter), letter_(v) {}                  // NOLINT
+    Part(double v) : kind_(Kind::real), real_(v) {}                    // NOLINT
+    template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, char>, int> = 0>
+    Part(T v)  // NOLINT
+        : kind_(std::is_signed_v<T> ? Kind::integer : Kind::natural), integer_(static_cast<int64_t>(v)) {}
+    void append_to(std::string& s) const;
+
+  private:
+    enum class Kind : uint8_t { literal, string, view, letter, real, integer, natural } kind_;
+    union {
+        const char* text_;
+        const std::string* string_;
+        const std::string_view* view_;
+        char letter_;
+        double real_;
+        int64_t integer_;
+    };
+};
+std::string say_parts(const Part* parts, size_t n);
 /// Concatenates its arguments: say("found ", n, ", expected ", m).
 template <class... A>
 std::string say(const A&... parts) {
-    std::string s;
-    (append(s, parts), ...);
-    return s;
+    const Part list[] = {parts...};
+    return say_parts(list, sizeof...(parts));
 }
 /// Text that came from a file, for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after
 /// `max_bytes`. Every name or value that a file chooses goes through here, so that no message can carry a terminal
 /// escape or a line break.
 std::string quote(std::string_view text, size_t max_bytes = 80);
 
+Status fail_parts(Code code, const Part* parts, size_t n);
 template <class... A>
 Status fail(Code code, const A&... parts) {
-    return Status(code, say(parts...));
+    const Part list[] = {parts...};
+    return fail_parts(code, list, sizeof...(parts));
 }
 
 /// Reads a T from any address, aligned or not.
@@ -3944,7 +3968,7 @@ class SchemaCompiler {
     void index_ids(const Json& tree, const Json* resource, bool is_copy);
     const Json* find_id(const Json* resource, const std::string& id) const;
     const Json* resource_of(const Json& schema) const;
-    const Json* make(const std::string& text, const Json& origin);
+    const Json* make(std::string_view text, const Json& origin);
     bool in_chain(const Json* schema, bool negative, size_t link) const;
 
     // schema_types.cpp
@@ -4000,9 +4024,9 @@ class SchemaCompiler {
     bool spend(size_t n_step);
 
     // errors
-    bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
+    bool fail_at(Code code, const Json& where, std::string_view key, std::string_view what);
     /// Refuses a keyword, or lists it where that is allowed: then true.
-    bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
+    bool unsupported(const Json& where, std::string_view key, std::string_view what = {});
     std::string pointer_of(const Json& where) const;
     /// Status of Rules::finish() with the place in the schema.
     Status finished(const Status& status);
@@ -4625,10 +4649,10 @@ class PlanBuilder {
 
     SlotId activation(std::string name, uint64_t width, SlotRole role = SlotRole::activation);
     /// An activation shared by all layers: the same name and width give the same slot.
-    SlotId scratch(const std::string& name, uint64_t width);
+    SlotId scratch(const char* name, uint64_t width);
     SlotId state(std::string name, SlotRole role, uint64_t a, uint64_t b = 0, uint64_t c = 0);
     /// The weight slot of the file's tensor `name`, which must have this shape (slowest first).
-    SlotId weight(const std::string& name, std::vector<uint64_t> shape);
+    SlotId weight(const std::string& name, std::initializer_list<uint64_t> expected);
     /// The same for a vector, which must be F32.
     SlotId vector(const std::string& name, uint64_t n);
     /// A weight slot of some rows of the matrix `tensor` [n_row, d_in], in the order of `take`. `what` makes the slot's
@@ -4714,21 +4738,11 @@ struct LayerBuilder {
     SlotId x;          ///< the residual stream
 
     SlotId normed() const { return b.scratch("a", header.d_model); }  ///< the normed input of a sub-layer
-    std::string name(const char* part) const { return say("blk.", i_block, ".", part); }
-    std::string name(const std::string& full) const { return full; }
-    /// A tensor by its part ("attn_q.weight"), or by its full name as a std::string.
-    template <class Name>
-    bool has(const Name& tensor) const {
-        return b.has(name(tensor));
-    }
-    template <class Name>
-    SlotId weight(const Name& tensor, std::vector<uint64_t> shape) const {
-        return b.weight(name(tensor), std::move(shape));
-    }
-    template <class Name>
-    SlotId vector(const Name& tensor, uint64_t n) const {
-        return b.vector(name(tensor), n);
-    }
+    std::string name(const char* part) const;
+    /// A tensor by its part: "attn_q.weight".
+    bool has(const char* part) const;
+    SlotId weight(const char* part, std::initializer_list<uint64_t> shape) const;
+    SlotId vector(const char* part, uint64_t n) const;
     Op& push(OpKind kind, SlotId out) const { return b.push(tape, kind, i_block, out); }
     void norm(SlotId out, SlotId in, SlotId w, uint32_t out_offset = 0) const {
         b.norm(tape, i_block, out, in, w, header.eps, out_offset);
@@ -12700,9 +12714,40 @@ const char* code_name(Code code) {
     return "unknown";
 }
 
+Status::Status(Code c, std::string t) noexcept : code(c), text(std::move(t)) {}
+Status::Status(const Status&) = default;
+Status::Status(Status&&) noexcept = default;
+Status& Status::operator=(const Status&) = default;
+Status& Status::operator=(Status&&) noexcept = default;
+Status::~Status() = default;
+
 namespace detail {
 
 constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load
+
+void Part::append_to(std::string& s) const {
+    switch (kind_) {
+        case Kind::literal: s += text_; break;
+        case Kind::string: s += *string_; break;
+        case Kind::view: s += *view_; break;
+        case Kind::letter: s += letter_; break;
+        case Kind::integer: s += std::to_string(integer_); break;
+        case Kind::natural: s += std::to_string(static_cast<uint64_t>(integer_)); break;
+        case Kind::real: {
+            char number[32];
+            std::snprintf(number, sizeof number, "%g", real_);
+            s += number;
+        }
+    }
+}
+
+std::string say_parts(const Part* parts, size_t n) {
+    std::string s;
+    for (size_t i = 0; i < n; ++i) parts[i].append_to(s);
+    return s;
+}
+
+Status fail_parts(Code code, const Part* parts, size_t n) { return Status(code, say_parts(parts, n)); }
 
 std::string quote(std::string_view text, size_t max_bytes) {
     static constexpr char kHex[] = "0123456789abcdef";
@@ -14586,7 +14631,7 @@ inline Status missing(std::string_view key, const char* expected) {
     return fail(Code::bad_file, "the file has no key ", quote(key), ", expected ", expected,
                 ". It is not a complete model: convert it again with a current converter.");
 }
-inline Status wrong(std::string_view key, const std::string& found, const std::string& expected) {
+inline Status wrong(std::string_view key, std::string_view found, std::string_view expected) {
     return fail(Code::bad_file, "key ", quote(key), " is ", found, ", expected ", expected,
                 ". Convert the model again with a current converter.");
 }
@@ -20463,7 +20508,7 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
     return false;
 }
 
-const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
+const Json* SchemaCompiler::make(std::string_view text, const Json& origin) {
     Json value;
     if (!Json::parse(text).get(value).ok()) {
         fail_at(Code::unsupported, origin, "not", "cannot be written with this value");
@@ -20585,21 +20630,21 @@ std::string SchemaCompiler::pointer_of(const Json& where) const {
     return out;
 }
 
-bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& key, const std::string& what) {
+bool SchemaCompiler::fail_at(Code code, const Json& where, std::string_view key, std::string_view what) {
     if (!status_.ok()) return false;
     const std::string pointer = quote(pointer_of(where), 200);
     status_ = fail(code, pointer.substr(1, pointer.size() - 2), key.empty() ? "" : ": ", key, ": ", what);
     return false;
 }
 
-bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+bool SchemaCompiler::unsupported(const Json& where, std::string_view key, std::string_view what) {
     if (!status_.ok()) return false;
     if (options_.ignore_unsupported) {
-        ignored_.insert(pointer_of(where) + ": " + key);
+        ignored_.insert(say(pointer_of(where), ": ", key));
         return true;
     }
     return fail_at(Code::unsupported, where, key,
-                   (what.empty() ? "is" : what + " is") + std::string(" not supported; leave it out of the schema"));
+                   say(what, what.empty() ? "is" : " is", " not supported; leave it out of the schema"));
 }
 
 Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options) {
@@ -20657,7 +20702,7 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
-    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
         for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
@@ -20694,7 +20739,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     using namespace negate_impl;
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
-    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
     const auto both_ways = [&](const Json& a, bool not_a, const Json* b, bool not_b) {
         std::vector<Item> items{{&a, not_a, link}};
         if (b) items.push_back({b, not_b, link});
@@ -21475,10 +21520,10 @@ bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
 
 void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed,
                                 ValuePlace place) {
-    std::map<std::string, bool> seen;
+    std::set<std::string> seen;
     const std::set<std::string> required(f.required.begin(), f.required.end());
     const auto add = [&](const std::string& name) {
-        if (!seen.emplace(name, true).second) return;
+        if (!seen.insert(name).second) return;
         listed.push_back(name);
         ObjectRule::Member m;
         Schemas schemas = schemas_of_member(f, name);
@@ -22732,7 +22777,7 @@ struct Checker {
     const char* tape = "";
     size_t i_op = 0;
 
-    Status bad(const Op& op, const std::string& what) const {
+    Status bad(const Op& op, std::string_view what) const {
         return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer,
                     "): ", what);
     }
@@ -22870,7 +22915,7 @@ const char* name_of(const Plan& plan, SlotId id) { return id < plan.slots.size()
 
 std::string shape_text(const Slot& s) {
     std::string t = "[";
-    for (uint32_t i = 0; i < s.n_dim; ++i) append(t, say(i ? ", " : "", s.shape[i]));
+    for (uint32_t i = 0; i < s.n_dim; ++i) t.append(say(i ? ", " : "", s.shape[i]));
     return t + "]";
 }
 
@@ -22928,21 +22973,21 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
         bool first = true;
         for (SlotId id : op.in)
             if (id != kNoSlot) {
-                append(line, say(first ? "" : ", ", name_of(plan, id)));
+                line.append(say(first ? "" : ", ", name_of(plan, id)));
                 first = false;
             }
         for (SlotId id : op.w)
             if (id != kNoSlot)
-                append(line, say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ",
-                                 shape_text(plan.slot(id))));
+                line.append(say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ",
+                                shape_text(plan.slot(id))));
         if (op.kind == OpKind::attend)
-            append(line, say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ",
-                             op.attn.n_rot, op.attn.window ? say(" window ", op.attn.window) : std::string()));
+            line.append(say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ",
+                            op.attn.n_rot, op.attn.window ? say(" window ", op.attn.window) : std::string()));
         if (op.kind == OpKind::delta)
-            append(line, say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
+            line.append(say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
         if (op.kind == OpKind::moe)
-            append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert,
-                             op.moe.sigmoid ? " by sigmoid" : " by softmax"));
+            line.append(say("  experts ", op.moe.n_used, " of ", op.moe.n_expert,
+                            op.moe.sigmoid ? " by sigmoid" : " by softmax"));
         text += line + "\n";
     }
     return text;
@@ -23179,7 +23224,7 @@ namespace {
 
 std::string shape_text(const std::vector<uint64_t>& s) {
     std::string t = "[";
-    for (size_t i = 0; i < s.size(); ++i) append(t, say(i ? ", " : "", s[i]));
+    for (size_t i = 0; i < s.size(); ++i) t.append(say(i ? ", " : "", s[i]));
     return t + "]";
 }
 
@@ -23222,11 +23267,11 @@ SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) 
     return static_cast<SlotId>(plan_.slots.size() - 1);
 }
 
-SlotId PlanBuilder::scratch(const std::string& name, uint64_t width) {
+SlotId PlanBuilder::scratch(const char* name, uint64_t width) {
     auto known = scratch_.find(say(name, ".", width));
     if (known != scratch_.end()) return known->second;
     const bool first = scratch_.emplace(name, kNoSlot).second;
-    const SlotId id = activation(first ? name : say(name, ".", width), width);
+    const SlotId id = activation(first ? std::string(name) : say(name, ".", width), width);
     scratch_.emplace(say(name, ".", width), id);
     return id;
 }
@@ -23257,10 +23302,11 @@ SlotId PlanBuilder::state(std::string name, SlotRole role, uint64_t a, uint64_t 
     return id;
 }
 
-SlotId PlanBuilder::weight(const std::string& name, std::vector<uint64_t> shape) {
+SlotId PlanBuilder::weight(const std::string& name, std::initializer_list<uint64_t> expected) {
     if (!ok()) return kNoSlot;
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
+    const std::vector<uint64_t> shape = expected;
     const Tensor* t = file_.tensor(name);
     if (!t) {
         fail_with(fail(Code::bad_file, "tensor '", name, "' is missing, expected ", arch_impl::shape_text(shape),
@@ -23408,7 +23454,7 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     std::string known;
 #define AUSPEX_FAMILY(name, function)                  \
     if (plan.architecture == name) planner = function; \
-    append(known, known.empty() ? name : ", " name);
+    known.append(known.empty() ? name : ", " name);
     AUSPEX_FAMILIES(AUSPEX_FAMILY)
 #undef AUSPEX_FAMILY
     if (planner == nullptr)
@@ -23482,6 +23528,13 @@ void refuse_variants(PlanBuilder& b) {
 
 }  // namespace
 }  // namespace parts_impl
+
+std::string LayerBuilder::name(const char* part) const { return say("blk.", i_block, ".", part); }
+bool LayerBuilder::has(const char* part) const { return b.has(name(part)); }
+SlotId LayerBuilder::weight(const char* part, std::initializer_list<uint64_t> shape) const {
+    return b.weight(name(part), shape);
+}
+SlotId LayerBuilder::vector(const char* part, uint64_t n) const { return b.vector(name(part), n); }
 
 Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header) {
     header.n_block = b.u32("block_count", 1, 1024);
@@ -25274,11 +25327,7 @@ constexpr uint32_t kPiece = 256;   // inputs decoded at once: whole blocks of ev
 constexpr uint32_t kColumns = 32;  // rows of the input that share a decoded piece
 constexpr uint32_t kPartial = 8;
 
-#if defined(__GNUC__)
-__attribute__((noinline))
-#endif
-double
-dot_piece(const float* w, const float* x, uint32_t n) {
+AUSPEX_NOINLINE double dot_piece(const float* w, const float* x, uint32_t n) {
     // Not inlined: a compiler may order these sums as it likes, but it must do so in one way for all callers. The
     // pointers move, because with an index GCC 12 transposes what it reads and takes four times as long.
     float sum[kPartial] = {};
@@ -26079,10 +26128,11 @@ inline float dot(const float* a, const float* b, uint32_t n) {
 // Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
 // Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
 
-// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
-// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
-// exact).
+// Readers of one row of keys or values, whose length is a multiple of kGrain: at() gives W values from j on, some() the
+// first n of them. A quantised row is whole blocks of 32, so it has no some(); its floats are decode_row's bits (a
+// product of 11 and 8 bits is exact).
 struct HalfRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
@@ -26091,6 +26141,7 @@ struct HalfRow {
     }
 };
 struct FloatRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
     static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
@@ -26098,6 +26149,7 @@ struct FloatRow {
 };
 template <Type kRow>
 struct BlockRow {
+    static constexpr uint32_t kGrain = 32;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
@@ -26110,7 +26162,6 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static AUSPEX_INLINE V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
@@ -26130,10 +26181,12 @@ AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld
         AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
-    if (j < d) {
-        AUSPEX_UNROLL
-        for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+    if constexpr (Row::kGrain < W) {
+        if (j < d) {
+            AUSPEX_UNROLL
+            for (uint32_t i = 0; i < n; ++i)
+                acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+        }
     }
     float sums[n4];
     AUSPEX_UNROLL
@@ -26159,15 +26212,15 @@ AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uin
     AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes; whole grains leave none.
 template <class Row, uint32_t kQ, uint32_t kV>
 AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
                           float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
-    if constexpr (kV > 1) {
+    if constexpr (kV > 1 && kV * W > Row::kGrain) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
-    } else if (j < d) {
-        for (uint32_t a = 0; a < kQ; ++a) {
+    } else if constexpr (Row::kGrain < W) {
+        for (uint32_t a = 0; a < kQ && j < d; ++a) {
             V acc = zero();
             for (uint32_t key = 0; key < n_key; ++key)
                 acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
@@ -27492,10 +27545,11 @@ inline float dot(const float* a, const float* b, uint32_t n) {
 // Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
 // Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
 
-// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
-// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
-// exact).
+// Readers of one row of keys or values, whose length is a multiple of kGrain: at() gives W values from j on, some() the
+// first n of them. A quantised row is whole blocks of 32, so it has no some(); its floats are decode_row's bits (a
+// product of 11 and 8 bits is exact).
 struct HalfRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
@@ -27504,6 +27558,7 @@ struct HalfRow {
     }
 };
 struct FloatRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
     static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
@@ -27511,6 +27566,7 @@ struct FloatRow {
 };
 template <Type kRow>
 struct BlockRow {
+    static constexpr uint32_t kGrain = 32;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
@@ -27523,7 +27579,6 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static AUSPEX_INLINE V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
@@ -27543,10 +27598,12 @@ AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld
         AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
-    if (j < d) {
-        AUSPEX_UNROLL
-        for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+    if constexpr (Row::kGrain < W) {
+        if (j < d) {
+            AUSPEX_UNROLL
+            for (uint32_t i = 0; i < n; ++i)
+                acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+        }
     }
     float sums[n4];
     AUSPEX_UNROLL
@@ -27572,15 +27629,15 @@ AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uin
     AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes; whole grains leave none.
 template <class Row, uint32_t kQ, uint32_t kV>
 AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
                           float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
-    if constexpr (kV > 1) {
+    if constexpr (kV > 1 && kV * W > Row::kGrain) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
-    } else if (j < d) {
-        for (uint32_t a = 0; a < kQ; ++a) {
+    } else if constexpr (Row::kGrain < W) {
+        for (uint32_t a = 0; a < kQ && j < d; ++a) {
             V acc = zero();
             for (uint32_t key = 0; key < n_key; ++key)
                 acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
@@ -28916,10 +28973,11 @@ inline float dot(const float* a, const float* b, uint32_t n) {
 // Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
 // Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
 
-// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
-// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
-// exact).
+// Readers of one row of keys or values, whose length is a multiple of kGrain: at() gives W values from j on, some() the
+// first n of them. A quantised row is whole blocks of 32, so it has no some(); its floats are decode_row's bits (a
+// product of 11 and 8 bits is exact).
 struct HalfRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
@@ -28928,6 +28986,7 @@ struct HalfRow {
     }
 };
 struct FloatRow {
+    static constexpr uint32_t kGrain = 1;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
     static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
@@ -28935,6 +28994,7 @@ struct FloatRow {
 };
 template <Type kRow>
 struct BlockRow {
+    static constexpr uint32_t kGrain = 32;
     static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
@@ -28947,7 +29007,6 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static AUSPEX_INLINE V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
@@ -28967,10 +29026,12 @@ AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld
         AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
-    if (j < d) {
-        AUSPEX_UNROLL
-        for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+    if constexpr (Row::kGrain < W) {
+        if (j < d) {
+            AUSPEX_UNROLL
+            for (uint32_t i = 0; i < n; ++i)
+                acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+        }
     }
     float sums[n4];
     AUSPEX_UNROLL
@@ -28996,15 +29057,15 @@ AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uin
     AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes; whole grains leave none.
 template <class Row, uint32_t kQ, uint32_t kV>
 AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
                           float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
-    if constexpr (kV > 1) {
+    if constexpr (kV > 1 && kV * W > Row::kGrain) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
-    } else if (j < d) {
-        for (uint32_t a = 0; a < kQ; ++a) {
+    } else if constexpr (Row::kGrain < W) {
+        for (uint32_t a = 0; a < kQ && j < d; ++a) {
             V acc = zero();
             for (uint32_t key = 0; key < n_key; ++key)
                 acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
@@ -31632,8 +31693,8 @@ class CpuBackend : public Backend {
             say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ",
                 path_name(kernels->path), "\nkernels  ", kernels->name, "\n");
         for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
-            append(text, say("  ", path_name(p),
-                             has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
+            text.append(say("  ", path_name(p),
+                            has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
         return text;
     }
     std::string driver() const override { return {}; }
@@ -50817,11 +50878,11 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     }
     std::string text;
     for (const auto& t : by_type)
-        append(text, say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
-    append(text, "trunk\n" + print_tape(plan, plan.trunk));
+        text.append(say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
+    text.append("trunk\n" + print_tape(plan, plan.trunk));
     for (size_t i = 0; i < plan.mtp.size(); ++i)
-        append(text, say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
-                         print_tape(plan, plan.mtp[i]));
+        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
+                    print_tape(plan, plan.mtp[i]));
     return text;
 }
 AUSPEX_CATCH_EMPTY
@@ -52551,7 +52612,7 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
     stops.erase(
         std::remove_if(stops.begin(), stops.end(), [&](const Stop& s) { return s.row <= in.base || s.row > in.n_row; }),
         stops.end());
-    std::stable_sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
+    std::sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
         return a.row != b.row ? a.row < b.row : a.kind < b.kind;  // the caller's marks win
     });
     stops.erase(std::unique(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) { return a.row == b.row; }),
@@ -54017,8 +54078,9 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
     }
     const size_t n_rest = std::min<size_t>(rest.size(), n > ids.size() ? n - ids.size() : 0);
     if (!count.empty())
-        std::stable_sort(rest.begin(), rest.end(), [&](Token a, Token b) {
-            return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)];
+        std::sort(rest.begin(), rest.end(), [&](Token a, Token b) {
+            const uint32_t n_a = count[static_cast<size_t>(a)], n_b = count[static_cast<size_t>(b)];
+            return n_a != n_b ? n_a > n_b : a < b;
         });
     ids.insert(ids.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(n_rest));
     std::sort(ids.begin(), ids.end());
@@ -54183,8 +54245,9 @@ Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& c
     for (const LayerWindow& w : stats.windows)  // those of draft blocks do not change the text and are not reported
         if (w.window != 0 && w.layer < model.plan.n_layer)
             windows_.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
-    std::stable_sort(windows_.begin(), windows_.end(),
-                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
+    std::sort(windows_.begin(), windows_.end(), [](const WindowFull& a, const WindowFull& b) {
+        return a.n_token != b.n_token ? a.n_token < b.n_token : a.layer < b.layer;
+    });
 }
 
 Status Trunk::track(Status s) {

@@ -81,7 +81,7 @@ struct [[nodiscard]] Status {
     Code code = Code::ok;
     std::string text;
 
-    // Two thousand places in the library make or destroy one: calls compile faster than a string's code in each.
+    // Out of line: two thousand places in the library make and destroy one.
     Status() = default;
     AUSPEX_API AUSPEX_NOINLINE Status(Code c, std::string t) noexcept;
     AUSPEX_API AUSPEX_NOINLINE Status(const Status&);
