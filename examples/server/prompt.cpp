@@ -123,17 +123,17 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
 /// Brings results into the order of their calls: templates show them without ids, so that the model would take one for
 /// another where a client sends them as they came.
 void order_results(Json* messages) {
+    const auto is_result = [](const Json& one) { return one["role"] == "tool"; };
     std::vector<Json> ids;
     for (auto m = messages->begin(); m != messages->end();) {
         const Json calls = m->value("tool_calls", Json::array());
         if (calls.is_array() && !calls.empty()) ids.clear();
         for (const Json& call : calls) ids.push_back(call.is_object() ? call.value("id", Json()) : Json());
-        const auto is_result = [](const Json& one) { return one["role"] == "tool"; };
-        const auto begin = std::find_if(m, messages->end(), is_result);
-        if (begin != m) {
-            m = std::next(m);
+        if (!is_result(*m)) {
+            ++m;
             continue;
         }
+        const auto begin = m;
         m = std::find_if_not(begin, messages->end(), is_result);
         const auto place = [&](const Json& one) {
             const Json id = one.value("tool_call_id", Json());
