@@ -9,7 +9,7 @@
 //         workgroups return at once). Group 256: 8 full subgroups of 32
 // Shared  21 KiB a tile
 // Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 TILES queries; further ones read what those before
-//         left in the device's cache. A second tile fits beside another workgroup as long as it takes 128 registers.
+//         left in the device's cache. With 128 registers or less two workgroups share a core.
 // Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second holding the rounding error
 //         of the first: 2^-22 relative. Sums are float.
 // Order   a block of 128 keys: subgroup s computes the scores of keys 16 s .. 16 s + 15 (rows of its matrix), then
