@@ -231,7 +231,8 @@ class Access(unittest.TestCase):
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
-                               (["--ctx", "0"], "--ctx 0"), (["--trace", "/no/such/x"], "/no/such/x"),
+                               (["--ctx", "0"], "--ctx 0: expected 1 or more"),
+                               (["--trace", "/no/such/x"], "/no/such/x"),
                                (["--cache", "1K"], "--cache 1K: checkpoint_bytes is 1024"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
             free = [] if "--port" in options else ["--port", "0"]
@@ -247,6 +248,7 @@ class Access(unittest.TestCase):
                                capture_output=True, text=True, timeout=60)
         self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
         self.assertIn(f"--api-key-file {f.name}, line 3: expected letters", r.stderr)
+        self.assertIn("found a blank at character 5", r.stderr)
 
     def test_a_file_that_cannot_be_served_is_refused_before_the_url(self):
         for model, words in (("/no/such.gguf", "/no/such.gguf"), (os.path.join(REPO, "README.md"), "expected 'GGUF'")):

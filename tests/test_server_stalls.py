@@ -155,7 +155,7 @@ class Ending(unittest.TestCase):
                 while part := s.recv(65536):
                     data += part
             self.assertEqual(code, 0, log)
-            self.assertIn(b'data: {"error":{"code":503', data)
+            self.assertIn(b'data: {"error":{"code":503,"message":"the server is stopping"', data)
             self.assertNotIn(b"[DONE]", data)
 
     def test_it_ends_beside_a_client_that_takes_nothing(self):

@@ -186,7 +186,8 @@ Failure from_status(const Status& status) {
         case cli::Code::not_found: return not_found(status.text);
         case cli::Code::unsupported: return not_supported(status.text);
         case cli::Code::bad_file: return bad_request(status.text);
-        case cli::Code::cancelled: return unavailable(status.text);
+        // Or the client has left, and reads nothing of this.
+        case cli::Code::cancelled: return unavailable("the server is stopping");
         default: return http_failure(500, status.message());
     }
 }

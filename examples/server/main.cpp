@@ -33,11 +33,13 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 
 /// from: the option, or a place in the file that it names.
 Status check_key(const std::string& key, const std::string& from) {
-    const bool valid =
-        !key.empty() && std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~' && c != '%'; });
-    if (valid) return {};
-    return Status(cli::Code::bad_argument, from + ": expected letters, digits and signs but %, found " +
-                                               (key.empty() ? "nothing" : "another character"));
+    const auto bad = std::find_if(key.begin(), key.end(), [](char c) { return c <= ' ' || c > '~' || c == '%'; });
+    if (!key.empty() && bad == key.end()) return {};
+    std::string found = "nothing";  // a key is a secret: its characters are not shown
+    if (!key.empty())
+        found = (*bad == ' ' ? "a blank at character " : "another one at character ") +
+                std::to_string(bad - key.begin() + 1);
+    return Status(cli::Code::bad_argument, from + ": expected letters, digits and signs but %, found " + found);
 }
 
 Status read_keys(ServeOptions* o) {
@@ -256,7 +258,9 @@ void add_options(CLI::App& app, ServeOptions& o) {
         ->allow_extra_args(false);
     app.add_option("--alias", o.alias, "The model's name for clients (default: the name of its file)");
     app.add_option("--ctx", o.engine.n_context, "Rows of context (default: 32768, or what the model was trained for)");
-    app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G; 0: none");
+    app.add_option(
+        "--cache", o.engine.cache,
+        "Memory for checkpoints of conversations, as in 2G; 0: none (default: 512M, or what the context can use)");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
     app.add_option("--head-seconds", o.http.head_seconds,
