@@ -40,9 +40,9 @@ Result<size_t> read_number(const std::string& text, size_t n, const std::string&
     size_t i = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), i);
     if (error == std::errc() && end == text.data() + text.size() && i >= 1 && i <= n) return i;
-    return Status(Code::bad_argument, "'" + text + "': expected " +
-                                          (n == 0 ? "a number, but there is no " + what + " yet"
-                                                  : "the number of a " + what + ", 1 .. " + std::to_string(n)));
+    if (n == 0) return Status(Code::bad_argument, "there is no " + what + " yet, so '" + text + "' names none");
+    return Status(Code::bad_argument,
+                  "'" + text + "': expected the number of a " + what + ", 1 .. " + std::to_string(n));
 }
 
 }  // namespace
