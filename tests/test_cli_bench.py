@@ -84,6 +84,8 @@ class BenchRows(BaseBench):
         self.assertTrue(all(r["read_tps"] > 0 and r["decode_tps"] > 0 for r in o["long"]))
         self.assertEqual(o["windows"], "3:64+4,7:64+4")
         self.refused(["layer 7 sees everything", "--window all:"], "--long", 3000, "--window", "3:64", "--json")
+        self.refused(["layer 3 sees everything", "fewer than 2066 rows", "--window all:516+4"],
+                     "--long", 2000, "--window", "all:4096+4", "--json")
 
     def test_the_cpu_has_no_profile_and_says_so(self):
         self.refused(["Vulkan"], "--profile", "--json", code="unsupported")
@@ -108,6 +110,9 @@ class BenchDrafting(BaseBench):
                          [(0, False), (3, False), (0, True), (3, True)])
         self.assertEqual(o["mtp"][1]["accepted_share"], o["mtp"][3]["accepted_share"])
         self.refused(["--mtp"], "--rows", "1", "--grammar", any_text)
+        short = self.file("short.json", '{"type": "array", "maxItems": 0}')
+        self.refused(["this one ended after", "an array with minItems"], "--mtp", "1", "-n", 40,
+                     "--json-schema", short, "--json")
 
     def test_synthetic_acceptance_is_as_frequent_as_asked(self):
         o = self.json("--mtp", "1", "--synth-accept", 0.5, "-n", 400, "--repeat", 1)

@@ -115,6 +115,10 @@ Status bench_mtp(Bench& b) {
             if (d.g != 0) s = d.on->set_draft_depth(static_cast<int>(d.g));
             Depth unseen;
             if (s.ok()) s = decode(*d.on, forms[d.constrained], n, run < 0 ? &unseen : &d);
+            if (d.constrained && s.code == Code::bad_argument)
+                s.text = "the runs go on with one constrained text for up to " + std::to_string(n_context - start) +
+                         " tokens, and this one ended after " + std::to_string(d.on->history().size() - start) +
+                         "; give a schema or grammar of longer texts, such as an array with minItems: " + s.text;
             if (!s.ok()) return s;
         }
     }

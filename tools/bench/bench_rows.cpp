@@ -225,9 +225,12 @@ Status bench_long(Bench& b) {
     const std::string windows = auspex::print_windows(on.stats().windows);
     for (const auspex::LayerWindow& w : on.stats().windows)
         if (w.window == 0)
-            return Status(Code::bad_argument, "--long shows what bounded memory does, but layer " +
-                                                  std::to_string(w.layer) + " sees everything (" + windows +
-                                                  "); give every layer a window, as in --window all:4096+4");
+            return Status(Code::bad_argument,
+                          "--long shows what bounded memory does, but layer " + std::to_string(w.layer) +
+                              " sees everything (" + windows + "); give every layer a window of fewer than " +
+                              std::to_string(options.n_context) +
+                              " rows, which are read and decoded, as in --window all:" +
+                              std::to_string(std::min<uint64_t>(4096, options.n_context / 4)) + "+4");
     b.out["windows"] = windows;
     b.say("windows %s\n\n%12s %14s %14s %16s %16s\n", windows.c_str(), "tokens", "read, t/s", "decode, t/s",
           "session, bytes", "process, bytes");
