@@ -183,6 +183,15 @@ TEST_CASE("C: devices are listed, those with them that cannot be used, and the c
     options.kind = AUSPEX_KIND_BEST;
     ok(auspex_device_list(&options, on_device, &seen, ok));
     CHECK(seen.names.size() >= 3);  // without Vulkan, the first says so
+    options.kind = AUSPEX_KIND_VULKAN;
+    options.gpu = 1000;
+    auspex_error error = AUSPEX_ERROR_INIT;
+    auspex_device* device = nullptr;
+    const auspex_code code = auspex_device_open(&options, &device, &error);
+    if (code != AUSPEX_NO_DEVICE)  // none at all
+        CHECK(std::string(error.text).rfind("gpu is 1000, counted from 1: vulkan_index is 999, but", 0) == 0);
+    CHECK(code == error.code);
+    CHECK(device == nullptr);
     CHECK(seen.reasons);
     seen.answer = 1;
     CHECK(auspex_device_list(&options, on_device, &seen, ok) == AUSPEX_CANCELLED);

@@ -312,8 +312,8 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
     static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
     if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
     if (!request.tools.empty())
-        return fail(Code::bad_argument, "the request has ", request.tools.size(),
-                    " tools, but this model's ChatML template cannot show tools", kAdvice);
+        return fail(Code::bad_argument, "the request has tools (", request.tools.size(),
+                    "), but this model's ChatML template cannot show tools", kAdvice);
     Writer out;
     for (size_t i = 0; i < request.messages.size(); ++i) {
         const ChatMessage& m = request.messages[i];

@@ -57,9 +57,12 @@ inline std::string range_name(const FileRange& r) {
 /// The part of a file of `file_bytes` bytes.
 inline Result<Part> part_of(const FileRange& r, uint64_t file_bytes) {
     Part part{range_name(r), r.offset, r.bytes, false};
-    if (r.offset > file_bytes || r.bytes > file_bytes - r.offset)
+    if (r.offset > file_bytes)
+        return fail(Code::bad_argument, part.name, ": the file has only ", file_bytes,
+                    " bytes. Give the offset and size of the GGUF file in it.");
+    if (r.bytes > file_bytes - r.offset)
         return fail(Code::bad_argument, part.name, ": ", r.bytes, " bytes were asked for, but it has ",
-                    file_bytes - std::min(r.offset, file_bytes), ". Give the offset and size of the GGUF file in it.");
+                    file_bytes - r.offset, ". Give the offset and size of the GGUF file in it.");
     if (part.size == 0) part.size = file_bytes - r.offset;
     if (part.size == 0) return is_empty(part.name);
     return part;

@@ -53,7 +53,10 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
                                             &handles.enabled_extensions, "enabled_extensions"));
             options.borrow = &handles;
         }
-        AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
+        auspex::Status s = auspex::Device::open(options).get(made->device);
+        if (s.text.rfind("vulkan_index", 0) == 0)
+            s.text = "gpu is " + std::to_string(from.gpu) + ", counted from 1: " + s.text;
+        AUSPEX_C_TRY(std::move(s));
         *device = made.release();
         return Answer();
     });

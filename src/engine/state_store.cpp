@@ -54,7 +54,7 @@ Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_
     }
     if (checkpoint_bytes != 0 && checkpoint_bytes < sizes.state_bytes)
         return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", but one checkpoint takes ",
-                    sizes.state_bytes, "; give at least that, or 0 for none");
+                    sizes.state_bytes, "; give at least that, or none (0; in C AUSPEX_NO_CHECKPOINTS)");
     if (checkpoint_bytes / sizes.page_bytes > UINT32_MAX)
         return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", expected at most ",
                     UINT32_MAX * sizes.page_bytes);
