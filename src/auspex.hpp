@@ -960,9 +960,10 @@ struct Stats {
 };
 
 /// A row of a prompt at which later prompts are likely to differ: the end of the system part or of the last user
-/// message. sync() keeps the state there.
+/// message. sync() keeps the state there. To ask for several answers to one prompt, add a mark at its last row, so that
+/// this row alone is computed again.
 struct Mark {
-    size_t row = 0;
+    size_t row = 0;       ///< this many rows come before it
     bool pinned = false;  ///< given up last
 };
 
@@ -1079,7 +1080,7 @@ class AUSPEX_API Session {
     /// Stops sync(), next(), move_to() and score(): a running one returns cancelled before its next step, others at
     /// once, until cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
     ///
-    /// thread    any, at any time but while the Session object itself is moved or destroyed.
+    /// thread    any, at any time but while the Session object itself is moved or destroyed; a signal handler, too.
     void cancel(bool on = true) noexcept;
 
     /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
