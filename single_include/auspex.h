@@ -270,7 +270,8 @@ AUSPEX_C_API auspex_code auspex_decode(const auspex_model* model, const int32_t*
 /* 1 for the ids that end a generation, else 0. */
 AUSPEX_C_API int32_t auspex_is_end(const auspex_model* model, int32_t id);
 
-/* A row of a prompt at which later prompts are likely to differ; auspex_session_sync() keeps the state there. */
+/* A row of a prompt at which later prompts are likely to differ; auspex_session_sync() keeps the state there. With one
+ * at the last row, n_ids - 1, the same prompt computes that row alone when it comes again. */
 typedef struct auspex_mark {
     uint64_t row;
     uint32_t pinned; /* 1: given up last */
@@ -438,7 +439,8 @@ AUSPEX_C_API void auspex_session_free(auspex_session* session);
 /* From any thread, at any time while the session exists: the call that runs on it returns AUSPEX_CANCELLED before its
  * next step. What it has computed stays. sync, next, logits and score return it also if the cancel came during their
  * last step; then everything is computed and every output is set. Without a running call nothing happens, so a loop
- * over auspex_session_next() needs a flag of its own beside this. Loading and saving files are not cancelled. */
+ * over auspex_session_next() needs a flag of its own beside this. Loading and saving files are not cancelled. It locks:
+ * a signal handler must not call it, but set a flag that a callback reads. */
 AUSPEX_C_API void auspex_session_cancel(auspex_session* session);
 
 /* Makes the history equal to `ids` and computes the rows that are missing. marks, report: may be null. */
@@ -1269,7 +1271,10 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
                                             &handles.enabled_extensions, "enabled_extensions"));
             options.borrow = &handles;
         }
-        AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
+        auspex::Status s = auspex::Device::open(options).get(made->device);
+        if (s.text.rfind("vulkan_index", 0) == 0)
+            s.text = "gpu is " + std::to_string(from.gpu) + ", counted from 1: " + s.text;
+        AUSPEX_C_TRY(std::move(s));
         *device = made.release();
         return Answer();
     });

@@ -964,9 +964,10 @@ struct Stats {
 };
 
 /// A row of a prompt at which later prompts are likely to differ: the end of the system part or of the last user
-/// message. sync() keeps the state there.
+/// message. sync() keeps the state there. To ask for several answers to one prompt, add a mark at its last row, so that
+/// this row alone is computed again.
 struct Mark {
-    size_t row = 0;
+    size_t row = 0;       ///< this many rows come before it
     bool pinned = false;  ///< given up last
 };
 
@@ -1083,7 +1084,7 @@ class AUSPEX_API Session {
     /// Stops sync(), next(), move_to() and score(): a running one returns cancelled before its next step, others at
     /// once, until cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
     ///
-    /// thread    any, at any time but while the Session object itself is moved or destroyed.
+    /// thread    any, at any time but while the Session object itself is moved or destroyed; a signal handler, too.
     void cancel(bool on = true) noexcept;
 
     /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
@@ -13363,9 +13364,12 @@ inline std::string range_name(const FileRange& r) {
 /// The part of a file of `file_bytes` bytes.
 inline Result<Part> part_of(const FileRange& r, uint64_t file_bytes) {
     Part part{range_name(r), r.offset, r.bytes, false};
-    if (r.offset > file_bytes || r.bytes > file_bytes - r.offset)
+    if (r.offset > file_bytes)
+        return fail(Code::bad_argument, part.name, ": the file has only ", file_bytes,
+                    " bytes. Give the offset and size of the GGUF file in it.");
+    if (r.bytes > file_bytes - r.offset)
         return fail(Code::bad_argument, part.name, ": ", r.bytes, " bytes were asked for, but it has ",
-                    file_bytes - std::min(r.offset, file_bytes), ". Give the offset and size of the GGUF file in it.");
+                    file_bytes - r.offset, ". Give the offset and size of the GGUF file in it.");
     if (part.size == 0) part.size = file_bytes - r.offset;
     if (part.size == 0) return is_empty(part.name);
     return part;
@@ -16334,8 +16338,8 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
     static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
     if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
     if (!request.tools.empty())
-        return fail(Code::bad_argument, "the request has ", request.tools.size(),
-                    " tools, but this model's ChatML template cannot show tools", kAdvice);
+        return fail(Code::bad_argument, "the request has tools (", request.tools.size(),
+                    "), but this model's ChatML template cannot show tools", kAdvice);
     Writer out;
     for (size_t i = 0; i < request.messages.size(); ++i) {
         const ChatMessage& m = request.messages[i];
@@ -32987,8 +32991,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         }
     }
     if (options.vulkan_index >= static_cast<int>(all.size()))
-        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index, ", but there are ", all.size(),
-                    " Vulkan devices (", found, ").");
+        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index, ", but the Vulkan devices are ",
+                    found, ".");
     if (best < 0) {
         std::string why;
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
@@ -54640,7 +54644,7 @@ Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_
     }
     if (checkpoint_bytes != 0 && checkpoint_bytes < sizes.state_bytes)
         return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", but one checkpoint takes ",
-                    sizes.state_bytes, "; give at least that, or 0 for none");
+                    sizes.state_bytes, "; give at least that, or none (0; in C AUSPEX_NO_CHECKPOINTS)");
     if (checkpoint_bytes / sizes.page_bytes > UINT32_MAX)
         return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", expected at most ",
                     UINT32_MAX * sizes.page_bytes);
