@@ -112,12 +112,27 @@ std::vector<std::byte> with_u32(std::vector<std::byte> bytes, const std::string&
     return bytes;
 }
 
-void check_says(const std::vector<std::byte>& bytes, std::initializer_list<const char*> parts) {
-    Plan plan;
-    const Status s = plan_of(bytes, plan);
+/// The Status of planning a file that lacks these tensors.
+Status plan_without(const std::vector<std::byte>& bytes, const std::vector<std::string>& names) {
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    std::vector<Tensor> tensors;
+    for (const Tensor& t : file.tensors())
+        if (std::find(names.begin(), names.end(), t.name) == names.end()) tensors.push_back(t);
+    REQUIRE(tensors.size() + names.size() == file.tensors().size());
+    REQUIRE(Gguf::gather(file.meta(), std::move(tensors), bytes.size()).get(file).ok());
+    return make_plan(file, {}).status();
+}
+
+void check_says(const Status& s, std::initializer_list<const char*> parts) {
     CHECK(!s.ok());
     for (const char* p : parts)
         CHECK_MESSAGE(s.text.find(p) != std::string::npos, "'" << s.text << "' does not say '" << p << "'");
+}
+
+void check_says(const std::vector<std::byte>& bytes, std::initializer_list<const char*> parts) {
+    Plan plan;
+    check_says(plan_of(bytes, plan), parts);
 }
 
 }  // namespace
@@ -344,4 +359,38 @@ TEST_CASE("missing or contradicting keys of a file with experts are named") {
     check_says(patched(step, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_b.bixs"),
                {"blk.1.exp_probs_b.bias", "missing", "[5]"});
     check_says(patched(step, "blk.5.nextn.hnorm.weight", "blk.5.nextn.hnoxm.weight"), {"blk.5.nextn.hnorm.weight"});
+    check_says(plan_without(step, {"output.weight"}), {"'output.weight'", "missing"});
+}
+
+TEST_CASE("what files may lack, step35 has in all blocks or in none") {
+    const std::vector<std::byte> step = tiny_of(Family::step35),
+                                 trunk = tiny_of(Family::step35, false, Packaging::trunk);
+    for (const std::string part : {"attn_gate", "attn_q_norm", "attn_k_norm"}) {
+        for (const std::string block : {"blk.0.", "blk.2.", "blk.5."}) {
+            const std::string name = block + part + ".weight";
+            check_says(plan_without(step, {name}), {name.c_str(), "missing", "all blocks"});
+        }
+        std::vector<std::string> all;
+        for (int i = 0; i < 4; ++i) all.push_back("blk." + std::to_string(i) + "." + part + ".weight");
+        CHECK(plan_without(trunk, all).ok());
+    }
+}
+
+TEST_CASE("more MTP blocks in the key than in the file are refused, and none at all are not") {
+    for (Family family : kFamilies) {
+        const std::string arch = family_name(family), key = arch + ".nextn_predict_layers";
+        const uint32_t n = family == Family::step35 ? 3 : 1;
+        const std::vector<std::byte> bytes = tiny_of(family);
+        for (bool mtp : {true, false}) {
+            Gguf file;
+            const std::vector<std::byte> more = with_u32(bytes, key, n + 1);
+            REQUIRE(Gguf::parse(more).get(file).ok());
+            PlanOptions options;
+            options.mtp = mtp;
+            const Result<Plan> plan = make_plan(file, options);
+            CHECK(plan.status().code == Code::bad_file);
+            CHECK(plan.status().text.find(key) != std::string::npos);
+            CHECK(plan.status().text.find("blk.3.attn_norm.weight") != std::string::npos);
+        }
+    }
 }

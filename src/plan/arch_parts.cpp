@@ -58,6 +58,21 @@ void refuse_variants(PlanBuilder& b) {
                              "' says that weights are rotated; this is not supported, use a plain quantisation"));
 }
 
+/// Refuses a number of MTP blocks that is larger than the file's: its last layers would be left out without a word. The
+/// key may be present although the blocks were removed or are in another file.
+void check_mtp_blocks(PlanBuilder& b, const ModelHeader& header) {
+    for (uint32_t i = header.n_layer; i < header.n_block && b.ok(); ++i) {
+        const std::string block = say("blk.", i, ".");
+        const bool mtp = b.has(block + "nextn.eh_proj.weight") || b.has(block + "nextn.enorm.weight") ||
+                         b.has(block + "nextn.hnorm.weight");
+        if (!mtp && b.has(block + "attn_norm.weight"))
+            b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ",
+                             header.n_block - header.n_layer, " of ", header.n_block, " blocks, but block ", i,
+                             " is a layer: it has '", block,
+                             "attn_norm.weight' and no 'nextn' tensors; expected the number of MTP blocks"));
+    }
+}
+
 }  // namespace
 }  // namespace parts_impl
 
@@ -99,7 +114,7 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     header.embd = b.weight("token_embd.weight", {plan.n_vocab, header.d_model});
     header.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, header.d_model}) : header.embd;
     header.out_norm = b.vector("output_norm.weight", header.d_model);
-    // The key may be present although the blocks were removed or are in another file.
+    parts_impl::check_mtp_blocks(b, header);
     while (options.mtp && header.n_mtp < n_mtp &&
            b.has(say("blk.", header.n_layer + header.n_mtp, ".nextn.eh_proj.weight")))
         ++header.n_mtp;

@@ -24,6 +24,21 @@ const char* either(PlanBuilder& b, const char* key, const char* older) {
     return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key;
 }
 
+/// Refuses a file in which only some blocks have a tensor that files may lack: without it the block gives other
+/// results.
+void check_alike(PlanBuilder& b, const ModelHeader& header, const char* part) {
+    const auto name = [&](uint32_t i) { return say("blk.", i, ".", part); };
+    uint32_t n_has = 0, has = 0, lacks = 0;
+    for (uint32_t i = 0; i < header.n_layer + header.n_mtp; ++i) {
+        const bool found = b.has(name(i));
+        n_has += found;
+        (found ? has : lacks) = i;
+    }
+    if (b.ok() && n_has != 0 && n_has != header.n_layer + header.n_mtp)
+        b.fail_with(fail(Code::bad_file, "tensor '", name(lacks), "' is missing, but the file has '", name(has),
+                         "'; expected it in all blocks or in none"));
+}
+
 void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     const uint32_t n = header.n_block;
     const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024),
@@ -47,6 +62,8 @@ void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     if (b.file().find(b.key("rope.dimension_count_per_layer")))
         n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
     if (b.file().find(b.key("rope.freq_base_per_layer"))) bases = b.f32s("rope.freq_base_per_layer", n, nullptr);
+    for (const char* part : {"attn_gate.weight", "attn_q_norm.weight", "attn_k_norm.weight"})
+        check_alike(b, header, part);
     const uint32_t mask = b.u32_or("rope.scaling.apply_mask", 1, 0, 3);
     for (uint32_t i = 0; i < n && b.ok(); ++i) {
         AttnDims a;
@@ -135,6 +152,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     ModelHeader header;
     Dims d;
     AUSPEX_TRY(read_header(b, options, plan, header));
+    header.out = b.weight("output.weight", {plan.n_vocab, header.d_model});  // never tied
     read_attention(b, header, d);
     read_ffn(b, header, d);
     if (!b.ok()) return b.status();
