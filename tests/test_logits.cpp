@@ -89,6 +89,53 @@ TEST_CASE("an application that samples by itself appends its choice with sync()"
     }
 }
 
+TEST_CASE("rows that an application appends a few at a time have the bits of decoded ones, and are one span") {
+    on_both([](const Model& model) {
+        const std::vector<Token> prompt = tiny_ids(70, 5), plain = text(model, {}, prompt, 60, {});
+        Session decoded = draft_rig::open(model, {}), session = draft_rig::open(model, {});
+        sync(decoded, prompt);
+        sync(session, prompt);
+        for (size_t i = 0, n = 1; i < plain.size(); i += n, n = n % kMaxTentative + 1) {
+            CAPTURE(i);
+            n = std::min(n, plain.size() - i);
+            more(decoded, n);
+            sync(session, join(prompt, first(plain, i + n)));
+            const auto a = decoded.logits(), b = session.logits();
+            REQUIRE(a.ok());
+            REQUIRE(b.ok());
+            CHECK(std::equal(a.value().begin(), a.value().end(), b.value().begin()));
+        }
+        const std::vector<RowSpan> spans = session.impl()->trunk->spans();
+        CHECK(spans.size() <= 2);
+        CHECK(spans.back().first + spans.back().n == prompt.size() + plain.size());
+    });
+}
+
+TEST_CASE("an application that samples by itself has the checkpoints of a generated text") {
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(60, 5), plain = text(tiny.model, {}, prompt, 60, {});
+    const auto kept_rows = [&](size_t n_next, size_t n_sync) {
+        Session session = draft_rig::open(tiny.model, {});
+        PrefixTree& tree = *session.impl()->tree;
+        tree.set_reply_stride(16);
+        std::vector<Token> history = prompt;
+        sync(session, history, {{50, false}});
+        for (size_t i = 0; i < plain.size(); i += n_next + n_sync) {
+            more(session, n_next);
+            for (size_t k = 0; k < n_sync; ++k) sync(session, join(prompt, first(plain, i + n_next + k + 1)));
+        }
+        std::vector<size_t> rows;
+        for (const PrefixTree::LiveState& state : tree.live_states()) rows.push_back(state.row);
+        history = join(join(prompt, first(plain, 55)), tiny_ids(5, 6));
+        CHECK(sync(session, history, {{118, false}}).checkpoint_row == 112);
+        return rows;
+    };
+    CHECK(kept_rows(1, 0) == std::vector<size_t>{50, 80, 96, 112});
+    CHECK(kept_rows(0, 1) == std::vector<size_t>{50, 80, 96, 112});
+    CHECK(kept_rows(3, 1) == std::vector<size_t>{50, 80, 96, 112});
+    CHECK(kept_rows(1, 2) == std::vector<size_t>{50, 80, 96, 112});
+}
+
 TEST_CASE("a bias decides, adds up and bans, and the text is the same with drafts") {
     on_both([](const Model& model) {
         const std::vector<Token> prompt = tiny_ids(20, 5);

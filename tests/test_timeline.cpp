@@ -61,20 +61,20 @@ TEST_CASE("only the last tentative step can be shortened, and only until somethi
 }
 
 TEST_CASE("a timeline records how its rows were computed") {
-    Timeline t = timeline_of(std::vector<Token>(30, 1));
-    t.prefilled(8);
-    t.prefilled(4);
+    Timeline t = timeline_of(std::vector<Token>(60, 1));
+    t.prefilled(18);
+    t.prefilled(14);
     t.decoded(3);
     t.decoded(2);
     REQUIRE(t.spans().size() == 3);
-    CHECK(t.spans()[1].first == 8);
+    CHECK(t.spans()[1].first == 18);
     CHECK(t.spans()[2].n == 5);
     CHECK(t.spans()[2].origin == RowOrigin::decoded);
-    t.step_back(15);
+    t.step_back(35);
     CHECK(t.spans()[2].n == 3);
-    t.prefilled(6);
+    t.prefilled(16);
     t.decoded(1);
-    t.step_back(21);
+    t.step_back(51);
     CHECK(t.spans().size() == 4);
     t.restart(5);
     CHECK(t.spans().empty());
@@ -86,4 +86,17 @@ TEST_CASE("a timeline records how its rows were computed") {
     CHECK(t.spans()[0].origin == RowOrigin::restored);
     CHECK(t.n_row() == 2);
     CHECK(t.n_given() == 2);
+}
+
+TEST_CASE("rows that come one by one, or few at a time, are one span") {
+    Timeline t = timeline_of(std::vector<Token>(64, 1));
+    t.prefilled(10);
+    for (size_t n : {1, 1, 9, 2, 1}) t.prefilled(n);
+    t.decoded(3);
+    t.prefilled(1);
+    REQUIRE(t.spans().size() == 2);
+    CHECK(t.spans()[0].n == 10);
+    CHECK(t.spans()[1].n == 18);
+    CHECK(t.spans()[1].origin == RowOrigin::decoded);
+    CHECK_FALSE(t.can_step_back(27));
 }

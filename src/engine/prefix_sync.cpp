@@ -34,7 +34,9 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     }
     changing_ = true;
     close_live();
-    const Found found = find(wanted);
+    Found found = find(wanted);
+    found.in_reply =
+        marks.empty() && found.live && same == live_.size() && wanted.size() == same + 1 && found.row + 1 >= same;
     report.known = found.known;
     report.checkpoint_row = report.rows_reused = found.row;
     report.rows_computed = wanted.size() - found.row;
@@ -48,7 +50,9 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     set_tokens(wanted, same);
     open_live(found.row < live_.size() ? live_[found.row] : -1);
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
-    reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
+    const size_t reply_row = found.in_reply ? next_reply_row(found.row) : SIZE_MAX;
+    if (reply_row <= live_.size()) stops_.push_back({reply_row, StateKind::reply, false});
+    if (!found.in_reply) reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
     forget_unused();
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
@@ -172,7 +176,7 @@ void PrefixTree::close_live() {
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
-    if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
+    if (!can_park() || !can_keep() || n_row_ == 0 || found.in_reply) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
     drop_replies(edited ? report.diverged_at : 0);  // with them below it, the state at the tip would score less
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
@@ -206,7 +210,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     if (found.row < tree_[found.run].end) split(found.run, found.row);
     open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
     n_row_ = found.row;
-    decoded_ = false;
+    decoded_ = found.in_reply;
     if (found.state != kNoState) {
         State& base = states_[found.state];
         rates_.used(base.kind);

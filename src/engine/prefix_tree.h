@@ -216,6 +216,7 @@ class PrefixTree {
         RunId known_run = kRootRun;
         size_t known = 0;
         bool left_inside = false;  ///< a known text goes on in another way
+        bool in_reply = false;     ///< one more token of the live text: the caller samples by itself
     };
     /// A copy between context and host memory.
     struct Copy {

@@ -8,6 +8,7 @@ namespace detail {
 
 void Timeline::reserve(size_t n_context, size_t n_tail) {
     tokens_.assign(n_context + n_tail, 0);
+    n_few_ = n_tail;
     spans_.reserve(16);
 }
 
@@ -48,10 +49,12 @@ void Timeline::copy(const Timeline& other) {
 }
 
 void Timeline::prefilled(size_t n) {
-    add_span(n, RowOrigin::prefilled);
+    // Few rows run as a tentative step does: a history that comes token by token is one span, not one for each.
+    add_span(n, n <= n_few_ ? RowOrigin::decoded : RowOrigin::prefilled);
     n_row_ += n;
     step_open_ = false;
-    spans_.reserve(spans_.size() + 1);  // for the rows that are decoded after these: a decode step allocates nothing
+    // For the rows that are decoded after these: a decode step allocates nothing.
+    if (spans_.size() == spans_.capacity()) spans_.reserve(2 * spans_.size());
 }
 
 void Timeline::decoded(size_t n) {

@@ -19,7 +19,7 @@ namespace detail {
 /// How rows were computed, which decides how their sums round.
 enum class RowOrigin : uint8_t {
     prefilled,  ///< in one committed step of exactly these rows
-    decoded,    ///< in tentative steps of any length: these are row invariant
+    decoded,    ///< in steps of at most kMaxTentative rows, tentative or not: these are row invariant
     restored,   ///< in one step longer than this session's: they came with a snapshot or a file
 };
 struct RowSpan {
@@ -77,6 +77,7 @@ class Timeline {
     void add_span(size_t n, RowOrigin origin);
 
     std::vector<Token> tokens_;  ///< [n_context + n_tail]
+    size_t n_few_ = 0;           ///< rows that a tentative step may have: n_tail
     size_t size_ = 0, n_row_ = 0, n_given_ = 0;
     size_t step_first_ = 0;   ///< first row of the last tentative step
     bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
