@@ -1,6 +1,7 @@
 // Session::cancel() from another thread, and what it leaves behind.
 #include <doctest/doctest.h>
 
+#include "session_rig.h"
 #include "tiny.h"
 
 #include <thread>
@@ -14,8 +15,9 @@ struct Rig {
     std::vector<std::byte> bytes = tiny_qwen35();
     Model model = load_model(cpu_device(), bytes);
 
-    Session session(Progress progress = {}) const {
+    Session session(Progress progress = {}, uint64_t checkpoint_bytes = kDefaultCheckpoints) const {
         SessionOptions options;
+        options.checkpoint_bytes = checkpoint_bytes;
         options.n_context = 640;
         options.n_ubatch = 64;
         options.progress = std::move(progress);
@@ -96,6 +98,47 @@ TEST_CASE("next() keeps the history where it is cancelled while it computes rows
     Session plain = rig.session();
     REQUIRE(plain.sync(Span<const Token>(ids.data(), n)).ok());
     CHECK(generate(session, 8) == generate(plain, 8));
+}
+
+TEST_CASE("computing rows again after a failure is cancelled where cancel() says so, and goes on from there") {
+    const Rig rig;
+    const std::vector<Token> ids = tiny_ids(600, 7);
+    int n_asked = 0, cancel_at = -1;
+    Session session;
+    const auto failed_step = [] { return Status(Code::out_of_memory, "a step failed"); };
+    const auto rows = [&] { return session.stats().rows_prefilled + session.stats().rows_decoded; };
+    Model model = rig.model;
+    const std::function<Status()> calls[] = {
+        [&] { return session.sync(ids).status(); },
+        [&] { return session.next().status(); },
+        [&] { return session.logits().status(); },
+        [&] { return session.score(tiny_ids(20, 8), [](size_t, Span<const float>) {}); },
+        [&] { return session.move_to(model).status(); },
+        [&] { return session.save().status(); },  // these two are not cancelled
+        [&] { return session.fork().status(); },
+    };
+    for (size_t i = 0; i < std::size(calls); ++i) {
+        CAPTURE(i);
+        const bool stops = i < 5;
+        cancel_at = -1;
+        session = rig.session([&](const char*, float) { return ++n_asked != cancel_at; }, 0);
+        REQUIRE(session.sync(ids).ok());
+        REQUIRE(!session.impl()->trunk->change_state(failed_step).ok());
+        const uint64_t before = rows();
+        cancel_at = n_asked + 4;
+        CHECK(calls[i]().code == (stops ? Code::cancelled : Code::ok));
+        CHECK((rows() - before < 300) == stops);
+        CHECK(session.history().size() == ids.size());
+        cancel_at = -1;
+        if (!stops) continue;
+        session.cancel();
+        CHECK(session.save().ok());
+        session.cancel(false);
+        CHECK(rows() - before <= 600);  // none twice
+        Session plain = rig.session();
+        REQUIRE(plain.sync(ids).ok());
+        CHECK(generate(session, 8) == generate(plain, 8));
+    }
 }
 
 TEST_CASE("scoring is cancelled between its rows, and scoring again gives every row") {

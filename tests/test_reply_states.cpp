@@ -127,4 +127,32 @@ TEST_CASE("another sampling computes the rows since the last checkpoint where to
             CHECK(n <= 30 + kStride + 3);  // the first ones go back to the prompt's checkpoint
     }
 }
+
+TEST_CASE("another sampling that drops tokens computed ahead is cancelled, and goes on from there") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(device, bytes);
+    const std::vector<Token> prompt = tiny_ids(300, 33);
+    Sampling other;
+    other.temperature = 1.5f;
+    int n_asked = 0, cancel_at = -1;
+    SessionOptions o = options_of(Draft::off, 0, 3);
+    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    Session plain = open(model, options_of(Draft::off, 0, 0)), ahead = open(model, o);
+    for (Session* session : {&plain, &ahead}) {
+        sync(*session, prompt, {{200, false}});
+        more(*session, 14);
+    }
+    const auto rows = [&] { return ahead.stats().rows_prefilled + ahead.stats().rows_decoded; };
+    const uint64_t before = rows();
+    for (int i = 0; i < 2; ++i) {
+        cancel_at = n_asked + 2;
+        CHECK(ahead.next(other).status().code == Code::cancelled);
+        CHECK(history(ahead) == history(plain));
+    }
+    cancel_at = -1;
+    CHECK(more(ahead, 10, other) == more(plain, 10, other));
+    CHECK(rows() - before <= 100 + 14 + 10 + 6);
+}
 #endif

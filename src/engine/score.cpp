@@ -101,7 +101,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     s.timeline.assign(all);
     s.trunk->follow();
@@ -128,7 +128,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.

@@ -220,7 +220,7 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.go_on());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     detail::PrefixReport report;
     AUSPEX_TRY(s.compute(history, marks).get(report));
     return session_impl::public_report(report);
@@ -234,9 +234,9 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 
 bool Session::Impl::decodes_on_device() const { return device && !host_only; }
 
-Status Session::Impl::drain() {
+Status Session::Impl::drain(bool may_stop) {
     if (device) AUSPEX_TRY(device->drain());
-    return trunk->repair();
+    return trunk->repair(may_stop);
 }
 
 Status Session::Impl::drop_ahead() {
@@ -269,8 +269,8 @@ Status Session::Impl::generate(const Sampling& sampling) {
         AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
     const size_t size = timeline.size();
     const bool on_device = decodes_on_device() && sampling.logit_bias.size() <= detail::kMaxLoopBias;
-    if (!on_device) AUSPEX_TRY(drain());    // the host's steps end the device loop
-    if (timeline.size() > size) return {};  // it had tokens queued
+    if (!on_device) AUSPEX_TRY(drain(true));  // the host's steps end the device loop
+    if (timeline.size() > size) return {};    // it had tokens queued
     if (timeline.n_row() < size) return on_device ? device->next(sampling) : host->next(sampling);
     Span<const float> logits;
     AUSPEX_TRY(last_logits().get(logits));
@@ -288,7 +288,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
     if (s.timeline.size() == 0)
         return Status(Code::bad_argument, "there is no history to have logits; call sync() with at least one token");
     AUSPEX_TRY(s.go_on());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.drop_ahead());
     if (s.timeline.size() > s.timeline.n_row() + 1)
         AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
@@ -324,7 +324,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.go_on());
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
-    if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
+    if (s.trunk->damaged()) AUSPEX_TRY(s.drain(true));
     if (sampling != s.ahead) {
         AUSPEX_TRY(s.drop_ahead());
         s.ahead = sampling;

@@ -49,8 +49,8 @@ struct Session::Impl {
     Status open_draft();
     /// The rule of decoder.h.
     bool decodes_on_device() const;
-    /// Waits for what is queued, and mends the state if an earlier call failed.
-    Status drain();
+    /// Waits for what is queued, and mends the state if an earlier call failed. may_stop: as Trunk::repair().
+    Status drain(bool may_stop = false);
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);

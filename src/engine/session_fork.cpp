@@ -185,7 +185,7 @@ void copy_counts(const Stats& from, Stats* to) {
 /// Copies what a live device holds. False: it was lost.
 Result<bool> copy_live(Impl& from, Impl& to, SyncReport* report) {
     if (!from.trunk->alive().ok()) return false;
-    Status done = from.drain();
+    Status done = from.drain(true);
     if (done.ok()) done = copy_session(from, to);
     if (!from.trunk->alive().ok()) return false;
     AUSPEX_TRY(done);

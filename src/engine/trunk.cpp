@@ -192,31 +192,41 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
+    AUSPEX_TRY(recompute(n, true));  // what was computed after row n is in the recurrent state
     shorten_tree(n);
     return {};
 }
 
-Status Trunk::repair() {
+Status Trunk::repair(bool may_stop) {
     if (!damaged()) return {};
-    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n);
+    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n, may_stop);
 }
 
-Status Trunk::recompute(size_t n) {
+Status Trunk::recompute(size_t n, bool may_stop) {
+    if (redo_.empty() || damaged_) AUSPEX_TRY(begin_recompute(n));  // else the rows so far are good
+    n = std::min(n, timeline_.size());
+    const size_t begin = timeline_.n_row();
+    if (begin < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    AUSPEX_TRY(run_spans(redo_, n, [&] { return !may_stop || ask_to_go_on(begin, n); }));
+    redo_.clear();
+    return {};
+}
+
+/// Goes back to the nearest checkpoint, and notes what is to be computed.
+Status Trunk::begin_recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     // Rows that the tree knows of: its checkpoints belong to them.
     const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
+    while (!spans.empty() && spans.back().first >= n) spans.pop_back();
+    if (!spans.empty()) spans.back().n = std::min(spans.back().n, n - spans.back().first);
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
-    redo_ = spans;
-    size_t row = 0;
-    if (n_known != 0) AUSPEX_TRY(tree_->load_nearest(n_known).get(row));
+    redo_ = std::move(spans);
+    const Status s = n_known != 0 ? tree_->load_nearest(n_known).status() : Status();
+    damaged_ = !s.ok();
     n_window_full_ = n_reported;
-    if (row < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
-    AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
-    redo_.clear();
-    return {};
+    return s;
 }
 
 /// Runs the rows that are missing of the first n. go_on: asked before each piece.

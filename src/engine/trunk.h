@@ -54,7 +54,7 @@ class Trunk {
     /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
     void step_back(size_t n);
     /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
-    /// computed. For tokens that were computed ahead and are not wanted.
+    /// computed. For tokens that were computed ahead and are not wanted. errors: also cancelled, as repair(true).
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
@@ -122,8 +122,9 @@ class Trunk {
         return s;
     }
     bool damaged() const { return damaged_ || !redo_.empty(); }
-    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued.
-    Status repair();
+    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued. may_stop:
+    /// cancel() and the progress callback stop it before its next step; the next repair() goes on from there.
+    Status repair(bool may_stop);
 
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
@@ -143,8 +144,9 @@ class Trunk {
     size_t next_piece(size_t end) const;
     void shorten_tree(size_t n);
     /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
-    /// unless the context has lost them.
-    Status recompute(size_t n);
+    /// unless the context has lost them, or those that are missing where it was cancelled before.
+    Status recompute(size_t n, bool may_stop);
+    Status begin_recompute(size_t n);
     template <class F>
     Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
     bool ask_to_go_on(size_t begin, size_t end) const;
@@ -165,7 +167,7 @@ class Trunk {
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
-    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed
+    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
 };
