@@ -1099,10 +1099,10 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads, n_context
-    ///           and n_ubatch may differ. out_of_memory, device_lost. The history is kept, in these cases without its
-    ///           rows: they are computed again when they are needed. A checksum finds accidents, not forgeries: restore
-    ///           only snapshots from where you trust.
+    ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads,
+    ///           n_context, n_ubatch and exact_prompts may differ. out_of_memory, device_lost. The history is kept, in
+    ///           these cases without its rows: they are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
@@ -1125,10 +1125,10 @@ class AUSPEX_API Session {
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
-    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context and n_ubatch
-    ///           may differ. Everything is checked before the session changes. Should a disk or a device fail after
-    ///           that, the history stays and its rows are computed again when they are needed. A checksum finds
-    ///           accidents, not forgeries: load only files from where you trust.
+    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context, n_ubatch
+    ///           and exact_prompts may differ. Everything is checked before the session changes. Should a disk or a
+    ///           device fail after that, the history stays and its rows are computed again when they are needed. A
+    ///           checksum finds accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 

@@ -223,6 +223,24 @@ TEST_CASE("a file of other weights or other options is refused with both named")
     // But steps larger than its own cannot be computed again with the same bits.
     CHECK(b.impl()->trunk->spans()[0].origin == RowOrigin::restored);
     CHECK(a.impl()->trunk->spans()[0].origin == RowOrigin::prefilled);
+    // Nor those with another exact_prompts.
+    const Result<Snapshot> snap = a.save();
+    REQUIRE(snap.ok());
+    o = options_of();
+    o.exact_prompts = true;
+    Session exact = open(model, o), again = open(model, o), plain = open(model, options_of());
+    const auto origin = [](Session& s) { return s.impl()->trunk->spans()[0].origin; };
+    load(exact, path);
+    CHECK(origin(exact) == RowOrigin::restored);
+    REQUIRE(exact.restore(snap.value()).ok());
+    CHECK(origin(exact) == RowOrigin::restored);
+    REQUIRE(exact.sync({}).ok());
+    REQUIRE(exact.sync(tiny_ids(100, 2)).ok());
+    REQUIRE(exact.save(path.c_str()).ok());
+    load(again, path);
+    load(plain, path);
+    CHECK(origin(again) == RowOrigin::prefilled);
+    CHECK(origin(plain) == RowOrigin::restored);
 }
 
 TEST_CASE("a path that cannot be written is refused, and nothing is left beside it") {

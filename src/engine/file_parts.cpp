@@ -130,9 +130,9 @@ uint64_t state_part_bytes(const StateHead& h) {
     return sizeof h + h.n_span * sizeof(SpanBytes) + h.trunk_bytes + h.draft_bytes + h.n_hidden * sizeof(float);
 }
 
-Status write_state_head(const StatePartHead& state, StateWriter& to) {
+Status write_state_head(const StatePartHead& state, bool exact, StateWriter& to) {
     AUSPEX_TRY(to.write(&state.head, sizeof state.head));
-    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans);
+    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans, exact);
     return to.write(spans.data(), spans.size() * sizeof(SpanBytes));
 }
 
@@ -155,7 +155,7 @@ Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& pa
     if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
     std::vector<SpanBytes> bytes(static_cast<size_t>(h.n_span));
     AUSPEX_TRY(from.read(bytes.data(), spans));
-    if (!read_spans(bytes, h.row, s.options.n_ubatch, &to->facts.spans))
+    if (!read_spans(bytes, h.row, s.options, &to->facts.spans))
         return bad(c, say("the spans of the state at row ", h.row, " do not cover its rows one after the other"));
     if (!c.with_draft) return {};
     to->facts.mtp.first_key = static_cast<size_t>(h.first_key);

@@ -62,7 +62,7 @@ Status check_content(Session::Impl& session, FileContent* content);
 /// Reads a state's head and spans. errors: bad_file.
 Status read_state_head(Session::Impl& session, const FileContent& content, const LogPart& part, PartReader& from,
                        StatePartHead* to);
-Status write_state_head(const StatePartHead& state, StateWriter& to);
+Status write_state_head(const StatePartHead& state, bool exact, StateWriter& to);
 uint64_t state_part_bytes(const StateHead& head);
 
 }  // namespace detail

@@ -190,7 +190,7 @@ class FileSaver {
             case PartKind::draft_rows: return write_rows(StatePart::draft, w.part, to);
             case PartKind::kept_state: return write_kept(w, to);
             case PartKind::live_state:
-                AUSPEX_TRY(write_state_head(live_, to));
+                AUSPEX_TRY(write_state_head(live_, s_.options.exact_prompts, to));
                 return s_.store->write_live(live_.facts, to);
             case PartKind::commit: break;
         }
@@ -213,7 +213,8 @@ class FileSaver {
     }
 
     Status write_kept(const Wanted& w, StateWriter& to) {
-        AUSPEX_TRY(write_state_head(head_of(static_cast<size_t>(w.part.first), s_.store->facts(w.item)), to));
+        const StatePartHead head = head_of(static_cast<size_t>(w.part.first), s_.store->facts(w.item));
+        AUSPEX_TRY(write_state_head(head, s_.options.exact_prompts, to));
         return s_.store->write_kept(w.item, static_cast<size_t>(w.part.first), to);
     }
 

@@ -98,30 +98,36 @@ bool is_possible(const TextHead& t, uint32_t n_vocab) {
     return t.n_row <= t.n_token && t.n_given <= t.n_token && (t.n_logit == 0 || t.n_logit == n_vocab);
 }
 
-std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact) {
     std::vector<SpanBytes> bytes;
     bytes.reserve(spans.size());
-    for (const RowSpan& span : spans) bytes.push_back({span.first, span.n, static_cast<uint64_t>(span.origin)});
+    for (const RowSpan& span : spans) {
+        const bool as_exact = exact && span.origin == RowOrigin::prefilled;
+        bytes.push_back({span.first, span.n, as_exact ? kPrefilledExact : static_cast<uint64_t>(span.origin)});
+    }
     return bytes;
 }
 
-bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans) {
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, const SessionOptions& options,
+                std::vector<RowSpan>* spans) {
+    constexpr uint64_t kPrefilled = static_cast<uint64_t>(RowOrigin::prefilled);
+    const uint64_t own = options.exact_prompts ? kPrefilledExact : kPrefilled;
     uint64_t at = 0;
     spans->clear();
     spans->reserve(bytes.size());
     for (const SpanBytes& b : bytes) {
-        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
-            return false;
+        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > kPrefilledExact) return false;
         at += b.n;
-        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
-        if (span.origin == RowOrigin::prefilled && span.n > n_ubatch) span.origin = RowOrigin::restored;
+        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), RowOrigin::restored};
+        if (b.origin == static_cast<uint64_t>(RowOrigin::decoded)) span.origin = RowOrigin::decoded;
+        if (b.origin == own && b.n <= options.n_ubatch) span.origin = RowOrigin::prefilled;
         spans->push_back(span);
     }
     return at == n_row;
 }
 
 std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
-                                      Span<const float> logits, const std::vector<RowSpan>& spans) {
+                                      Span<const float> logits, Span<const SpanBytes> spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
@@ -132,7 +138,7 @@ std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<co
     append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
     append_bytes(&bytes, tokens);
     append_bytes(&bytes, logits);
-    append_bytes(&bytes, Span<const SpanBytes>(span_bytes(spans)));
+    append_bytes(&bytes, spans);
     return bytes;
 }
 
@@ -174,7 +180,7 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
     if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
-    if (!read_spans(spans, text.n_row, options.n_ubatch, &parts.spans)) return damaged;
+    if (!read_spans(spans, text.n_row, options, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }

@@ -41,19 +41,22 @@ static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) ==
 /// Whether the counts can be: n_logit is n_vocab, or 0 where the logits of the last row are not known.
 bool is_possible(const TextHead& text, uint32_t n_vocab);
 
-/// A RowSpan as snapshots and files hold it.
+/// A RowSpan as snapshots and files hold it. origin: a RowOrigin, or kPrefilledExact.
 struct SpanBytes {
     uint64_t first, n, origin;
 };
 static_assert(sizeof(SpanBytes) == 24, "part of the file format");
-std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
-/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch become restored ones:
-/// this session cannot compute them again in one step.
-bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
+constexpr uint64_t kPrefilledExact = 3;  ///< prefilled with SessionOptions::exact_prompts
+/// exact: the session's SessionOptions::exact_prompts.
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact);
+/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch, or with another
+/// exact_prompts, become restored ones: this session cannot compute them again with the same bits.
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, const SessionOptions& options,
+                std::vector<RowSpan>* spans);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
 std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
-                                      Span<const float> logits, const std::vector<RowSpan>& spans);
+                                      Span<const float> logits, Span<const SpanBytes> spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
