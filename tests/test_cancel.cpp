@@ -78,6 +78,27 @@ TEST_CASE("a prefill is cancelled before its next step and goes on from there") 
     CHECK(generate(session, 8) == generate(plain, 8));
 }
 
+TEST_CASE("a prompt that is cancelled before its first row leaves the tokens before it, and computes none twice") {
+    const Rig rig;
+    int n_asked = 0, cancel_at = -1;
+    Session session = rig.session([&](const char*, float) { return ++n_asked != cancel_at; }), plain = rig.session();
+    std::vector<Token> ids = tiny_ids(100, 9);
+    for (Session* s : {&session, &plain}) {
+        REQUIRE(s->sync(ids).ok());
+        generate(*s, 6);
+    }
+    ids = join(history(plain), tiny_ids(50, 10));
+    REQUIRE(plain.sync(ids).value().rows_computed == 51);  // with the last token that was sampled
+    for (int i = 0; i < 2; ++i) {
+        cancel_at = n_asked + 1;
+        CHECK(session.sync(ids).status().code == Code::cancelled);
+        CHECK(session.history().size() == 106);
+    }
+    cancel_at = -1;
+    CHECK(session.sync(ids).value().rows_computed == 51);
+    CHECK(generate(session, 8) == generate(plain, 8));
+}
+
 TEST_CASE("next() keeps the history where it is cancelled while it computes rows again") {
     const Rig rig;
     int n_step = 0, cancel_at = -1;

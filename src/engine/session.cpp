@@ -179,7 +179,10 @@ Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Sp
     detail::PrefixReport report;
     Status done = replace_tokens(wanted, prompt_marks).get(report);
     if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
-    if (done.ok()) done = trunk->prefill(report.rows_computed);
+    // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
+    const size_t known = std::min(report.diverged_at, report.n_live),
+                 n_keep = known == report.rows_reused + 1 ? known : 0;
+    if (done.ok()) done = trunk->prefill(report.rows_computed, n_keep);
     stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
     if (report.rows_computed > 1) depth->control.new_text();
@@ -248,12 +251,7 @@ Status Session::Impl::drop_ahead() {
 }
 
 /// Computes rows that next() lacks. Its history stays, also if that is cancelled.
-Status Session::Impl::compute_rest(size_t n) {
-    const std::vector<Token> kept(timeline.tokens().begin(), timeline.tokens().end());
-    Status done = trunk->prefill(n);
-    if (done.code == Code::cancelled) timeline.assign(kept);
-    return done;
-}
+Status Session::Impl::compute_rest(size_t n) { return trunk->prefill(n, timeline.size()); }
 
 Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again

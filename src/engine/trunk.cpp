@@ -103,14 +103,14 @@ Status Trunk::run_piece(size_t end) {
     return {};
 }
 
-Status Trunk::prefill(size_t n) {
+Status Trunk::prefill(size_t n, size_t n_keep) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
     if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     while (timeline_.n_row() < end) {
         if (!ask_to_go_on(begin, end)) {
-            timeline_.truncate(timeline_.n_row());
-            cache_.cut(timeline_.n_row());
+            timeline_.truncate(std::max(timeline_.n_row(), n_keep));
+            cache_.cut(timeline_.size());
             return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
         AUSPEX_TRY(run_piece(end));

@@ -31,8 +31,8 @@ class Trunk {
     void set_cancel(const std::atomic<bool>& cancel) { cancel_ = &cancel; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
-    /// callback, the tokens whose rows are missing are dropped.
-    Status prefill(size_t n);
+    /// callback, the tokens whose rows are missing are dropped, but none of the first n_keep.
+    Status prefill(size_t n, size_t n_keep = 0);
     /// Runs the next piece of a prefill of the rows below `end`. The tree must know the tokens. Calls nothing back.
     Status run_piece(size_t end);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
