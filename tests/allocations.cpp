@@ -76,6 +76,22 @@ void release(void* p) {
 
 }  // namespace
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define AUSPEX_TEST_NAMED_OPERATORS
+#endif
+#endif
+
+#ifdef AUSPEX_TEST_NAMED_OPERATORS
+// Clang links this sanitizer's own operators before ours: CMakeLists.txt has the linker put these in their place.
+extern "C" {
+void* auspex_test_new(size_t n) { return allocate_or_throw(n, 1, AUSPEX_TEST_CALLER); }
+void* auspex_test_new_aligned(size_t n, size_t a) { return allocate_or_throw(n, a, AUSPEX_TEST_CALLER); }
+void* auspex_test_new_nothrow(size_t n) { return allocate(n, 1, AUSPEX_TEST_CALLER); }
+void* auspex_test_new_aligned_nothrow(size_t n, size_t a) { return allocate(n, a, AUSPEX_TEST_CALLER); }
+void auspex_test_delete(void* p) { release(p); }
+}
+#else
 void* operator new(size_t n) { return allocate_or_throw(n, 1, AUSPEX_TEST_CALLER); }
 void* operator new[](size_t n) { return allocate_or_throw(n, 1, AUSPEX_TEST_CALLER); }
 void* operator new(size_t n, std::align_val_t a) {
@@ -97,3 +113,4 @@ void operator delete(void* p, std::align_val_t) noexcept { release(p); }
 void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
 void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
+#endif
