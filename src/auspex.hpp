@@ -693,8 +693,8 @@ class AUSPEX_API Grammar {
     /// cost      that of from_json_schema() for each tool.
     static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
     /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
-    /// After from_tools() each begins with the name of the tool.
-    std::vector<std::string> ignored() const;
+    /// After from_tools() each begins with the name of the tool. The view is valid while a copy of this Grammar is.
+    Span<const std::string> ignored() const noexcept;
 
     explicit operator bool() const { return impl_ != nullptr; }
 

@@ -35,11 +35,9 @@ Result<Grammar> Grammar::from_tools(const std::vector<std::string>& tools, const
 }
 AUSPEX_CATCH
 
-std::vector<std::string> Grammar::ignored() const AUSPEX_BOUNDARY {
-    if (!impl_) return {};
-    return impl_->rules->ignored;
+Span<const std::string> Grammar::ignored() const noexcept {
+    return impl_ ? Span<const std::string>(impl_->rules->ignored) : Span<const std::string>();
 }
-AUSPEX_CATCH_EMPTY
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
