@@ -697,8 +697,8 @@ class AUSPEX_API Grammar {
     /// cost      that of from_json_schema() for each tool.
     static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
     /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
-    /// After from_tools() each begins with the name of the tool.
-    std::vector<std::string> ignored() const;
+    /// After from_tools() each begins with the name of the tool. The view is valid while a copy of this Grammar is.
+    Span<const std::string> ignored() const noexcept;
 
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -1103,10 +1103,10 @@ class AUSPEX_API Session {
     /// Replaces the history and its state by saved ones.
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
-    ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads, n_context
-    ///           and n_ubatch may differ. out_of_memory, device_lost. The history is kept, in these cases without its
-    ///           rows: they are computed again when they are needed. A checksum finds accidents, not forgeries: restore
-    ///           only snapshots from where you trust.
+    ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads,
+    ///           n_context, n_ubatch and exact_prompts may differ. out_of_memory, device_lost. The history is kept, in
+    ///           these cases without its rows: they are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
@@ -1129,10 +1129,10 @@ class AUSPEX_API Session {
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
-    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context and n_ubatch
-    ///           may differ. Everything is checked before the session changes. Should a disk or a device fail after
-    ///           that, the history stays and its rows are computed again when they are needed. A checksum finds
-    ///           accidents, not forgeries: load only files from where you trust.
+    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context, n_ubatch
+    ///           and exact_prompts may differ. Everything is checked before the session changes. Should a disk or a
+    ///           device fail after that, the history stays and its rows are computed again when they are needed. A
+    ///           checksum finds accidents, not forgeries: load only files from where you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 
@@ -10747,7 +10747,7 @@ namespace detail {
 /// How rows were computed, which decides how their sums round.
 enum class RowOrigin : uint8_t {
     prefilled,  ///< in one committed step of exactly these rows
-    decoded,    ///< in tentative steps of any length: these are row invariant
+    decoded,    ///< in steps of at most kMaxTentative rows, tentative or not: these are row invariant
     restored,   ///< in one step longer than this session's: they came with a snapshot or a file
 };
 struct RowSpan {
@@ -10805,6 +10805,7 @@ class Timeline {
     void add_span(size_t n, RowOrigin origin);
 
     std::vector<Token> tokens_;  ///< [n_context + n_tail]
+    size_t n_few_ = 0;           ///< rows that a tentative step may have: n_tail
     size_t size_ = 0, n_row_ = 0, n_given_ = 0;
     size_t step_first_ = 0;   ///< first row of the last tentative step
     bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
@@ -11205,6 +11206,7 @@ class PrefixTree {
         RunId known_run = kRootRun;
         size_t known = 0;
         bool left_inside = false;  ///< a known text goes on in another way
+        bool in_reply = false;     ///< one more token of the live text: the caller samples by itself
     };
     /// A copy between context and host memory.
     struct Copy {
@@ -11721,8 +11723,8 @@ class Trunk {
     void set_cancel(const std::atomic<bool>& cancel) { cancel_ = &cancel; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
-    /// callback, the tokens whose rows are missing are dropped.
-    Status prefill(size_t n);
+    /// callback, the tokens whose rows are missing are dropped, but none of the first n_keep.
+    Status prefill(size_t n, size_t n_keep = 0);
     /// Runs the next piece of a prefill of the rows below `end`. The tree must know the tokens. Calls nothing back.
     Status run_piece(size_t end);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
@@ -11744,7 +11746,7 @@ class Trunk {
     /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
     void step_back(size_t n);
     /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
-    /// computed. For tokens that were computed ahead and are not wanted.
+    /// computed. For tokens that were computed ahead and are not wanted. errors: also cancelled, as repair(true).
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
@@ -11812,8 +11814,9 @@ class Trunk {
         return s;
     }
     bool damaged() const { return damaged_ || !redo_.empty(); }
-    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued.
-    Status repair();
+    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued. may_stop:
+    /// cancel() and the progress callback stop it before its next step; the next repair() goes on from there.
+    Status repair(bool may_stop);
 
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
@@ -11833,8 +11836,9 @@ class Trunk {
     size_t next_piece(size_t end) const;
     void shorten_tree(size_t n);
     /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
-    /// unless the context has lost them.
-    Status recompute(size_t n);
+    /// unless the context has lost them, or those that are missing where it was cancelled before.
+    Status recompute(size_t n, bool may_stop);
+    Status begin_recompute(size_t n);
     template <class F>
     Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
     bool ask_to_go_on(size_t begin, size_t end) const;
@@ -11855,7 +11859,7 @@ class Trunk {
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
-    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed
+    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
 };
@@ -12212,19 +12216,22 @@ static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) ==
 /// Whether the counts can be: n_logit is n_vocab, or 0 where the logits of the last row are not known.
 bool is_possible(const TextHead& text, uint32_t n_vocab);
 
-/// A RowSpan as snapshots and files hold it.
+/// A RowSpan as snapshots and files hold it. origin: a RowOrigin, or kPrefilledExact.
 struct SpanBytes {
     uint64_t first, n, origin;
 };
 static_assert(sizeof(SpanBytes) == 24, "part of the file format");
-std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
-/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch become restored ones:
-/// this session cannot compute them again in one step.
-bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
+constexpr uint64_t kPrefilledExact = 3;  ///< prefilled with SessionOptions::exact_prompts
+/// exact: the session's SessionOptions::exact_prompts.
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact);
+/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch, or with another
+/// exact_prompts, become restored ones: this session cannot compute them again with the same bits.
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, const SessionOptions& options,
+                std::vector<RowSpan>* spans);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
 std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
-                                      Span<const float> logits, const std::vector<RowSpan>& spans);
+                                      Span<const float> logits, Span<const SpanBytes> spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
@@ -12475,8 +12482,8 @@ struct Session::Impl {
     Status open_draft();
     /// The rule of decoder.h.
     bool decodes_on_device() const;
-    /// Waits for what is queued, and mends the state if an earlier call failed.
-    Status drain();
+    /// Waits for what is queued, and mends the state if an earlier call failed. may_stop: as Trunk::repair().
+    Status drain(bool may_stop = false);
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
@@ -12628,7 +12635,7 @@ Status check_content(Session::Impl& session, FileContent* content);
 /// Reads a state's head and spans. errors: bad_file.
 Status read_state_head(Session::Impl& session, const FileContent& content, const LogPart& part, PartReader& from,
                        StatePartHead* to);
-Status write_state_head(const StatePartHead& state, StateWriter& to);
+Status write_state_head(const StatePartHead& state, bool exact, StateWriter& to);
 uint64_t state_part_bytes(const StateHead& head);
 
 }  // namespace detail
@@ -22131,11 +22138,9 @@ Result<Grammar> Grammar::from_tools(const std::vector<std::string>& tools, const
 }
 AUSPEX_CATCH
 
-std::vector<std::string> Grammar::ignored() const AUSPEX_BOUNDARY {
-    if (!impl_) return {};
-    return impl_->rules->ignored;
+Span<const std::string> Grammar::ignored() const noexcept {
+    return impl_ ? Span<const std::string>(impl_->rules->ignored) : Span<const std::string>();
 }
-AUSPEX_CATCH_EMPTY
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
@@ -23530,6 +23535,21 @@ void refuse_variants(PlanBuilder& b) {
                              "' says that weights are rotated; this is not supported, use a plain quantisation"));
 }
 
+/// Refuses a number of MTP blocks that is larger than the file's: its last layers would be left out without a word. The
+/// key may be present although the blocks were removed or are in another file.
+void check_mtp_blocks(PlanBuilder& b, const ModelHeader& header) {
+    for (uint32_t i = header.n_layer; i < header.n_block && b.ok(); ++i) {
+        const std::string block = say("blk.", i, ".");
+        const bool mtp = b.has(block + "nextn.eh_proj.weight") || b.has(block + "nextn.enorm.weight") ||
+                         b.has(block + "nextn.hnorm.weight");
+        if (!mtp && b.has(block + "attn_norm.weight"))
+            b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ",
+                             header.n_block - header.n_layer, " of ", header.n_block, " blocks, but block ", i,
+                             " is a layer: it has '", block,
+                             "attn_norm.weight' and no 'nextn' tensors; expected the number of MTP blocks"));
+    }
+}
+
 }  // namespace
 }  // namespace parts_impl
 
@@ -23571,7 +23591,7 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     header.embd = b.weight("token_embd.weight", {plan.n_vocab, header.d_model});
     header.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, header.d_model}) : header.embd;
     header.out_norm = b.vector("output_norm.weight", header.d_model);
-    // The key may be present although the blocks were removed or are in another file.
+    parts_impl::check_mtp_blocks(b, header);
     while (options.mtp && header.n_mtp < n_mtp &&
            b.has(say("blk.", header.n_layer + header.n_mtp, ".nextn.eh_proj.weight")))
         ++header.n_mtp;
@@ -23959,6 +23979,21 @@ const char* either(PlanBuilder& b, const char* key, const char* older) {
     return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key;
 }
 
+/// Refuses a file in which only some blocks have a tensor that files may lack: without it the block gives other
+/// results.
+void check_alike(PlanBuilder& b, const ModelHeader& header, const char* part) {
+    const auto name = [&](uint32_t i) { return say("blk.", i, ".", part); };
+    uint32_t n_has = 0, has = 0, lacks = 0;
+    for (uint32_t i = 0; i < header.n_layer + header.n_mtp; ++i) {
+        const bool found = b.has(name(i));
+        n_has += found;
+        (found ? has : lacks) = i;
+    }
+    if (b.ok() && n_has != 0 && n_has != header.n_layer + header.n_mtp)
+        b.fail_with(fail(Code::bad_file, "tensor '", name(lacks), "' is missing, but the file has '", name(has),
+                         "'; expected it in all blocks or in none"));
+}
+
 void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     const uint32_t n = header.n_block;
     const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024),
@@ -23982,6 +24017,8 @@ void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     if (b.file().find(b.key("rope.dimension_count_per_layer")))
         n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
     if (b.file().find(b.key("rope.freq_base_per_layer"))) bases = b.f32s("rope.freq_base_per_layer", n, nullptr);
+    for (const char* part : {"attn_gate.weight", "attn_q_norm.weight", "attn_k_norm.weight"})
+        check_alike(b, header, part);
     const uint32_t mask = b.u32_or("rope.scaling.apply_mask", 1, 0, 3);
     for (uint32_t i = 0; i < n && b.ok(); ++i) {
         AttnDims a;
@@ -24070,6 +24107,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     ModelHeader header;
     Dims d;
     AUSPEX_TRY(read_header(b, options, plan, header));
+    header.out = b.weight("output.weight", {plan.n_vocab, header.d_model});  // never tied
     read_attention(b, header, d);
     read_ffn(b, header, d);
     if (!b.ok()) return b.status();
@@ -52400,6 +52438,7 @@ namespace detail {
 
 void Timeline::reserve(size_t n_context, size_t n_tail) {
     tokens_.assign(n_context + n_tail, 0);
+    n_few_ = n_tail;
     spans_.reserve(16);
 }
 
@@ -52440,10 +52479,12 @@ void Timeline::copy(const Timeline& other) {
 }
 
 void Timeline::prefilled(size_t n) {
-    add_span(n, RowOrigin::prefilled);
+    // Few rows run as a tentative step does: a history that comes token by token is one span, not one for each.
+    add_span(n, n <= n_few_ ? RowOrigin::decoded : RowOrigin::prefilled);
     n_row_ += n;
     step_open_ = false;
-    spans_.reserve(spans_.size() + 1);  // for the rows that are decoded after these: a decode step allocates nothing
+    // For the rows that are decoded after these: a decode step allocates nothing.
+    if (spans_.size() == spans_.capacity()) spans_.reserve(2 * spans_.size());
 }
 
 void Timeline::decoded(size_t n) {
@@ -53266,7 +53307,9 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     }
     changing_ = true;
     close_live();
-    const Found found = find(wanted);
+    Found found = find(wanted);
+    found.in_reply =
+        marks.empty() && found.live && same == live_.size() && wanted.size() == same + 1 && found.row + 1 >= same;
     report.known = found.known;
     report.checkpoint_row = report.rows_reused = found.row;
     report.rows_computed = wanted.size() - found.row;
@@ -53280,7 +53323,9 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     set_tokens(wanted, same);
     open_live(found.row < live_.size() ? live_[found.row] : -1);
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
-    reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
+    const size_t reply_row = found.in_reply ? next_reply_row(found.row) : SIZE_MAX;
+    if (reply_row <= live_.size()) stops_.push_back({reply_row, StateKind::reply, false});
+    if (!found.in_reply) reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
     forget_unused();
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
@@ -53404,7 +53449,7 @@ void PrefixTree::close_live() {
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
 uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
-    if (!can_park() || !can_keep() || n_row_ == 0) return kNoState;
+    if (!can_park() || !can_keep() || n_row_ == 0 || found.in_reply) return kNoState;
     const bool edited = !found.live && is_edit(found, report);
     drop_replies(edited ? report.diverged_at : 0);  // with them below it, the state at the tip would score less
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
@@ -53438,7 +53483,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     if (found.row < tree_[found.run].end) split(found.run, found.row);
     open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
     n_row_ = found.row;
-    decoded_ = false;
+    decoded_ = found.in_reply;
     if (found.state != kNoState) {
         State& base = states_[found.state];
         rates_.used(base.kind);
@@ -54340,14 +54385,14 @@ Status Trunk::run_piece(size_t end) {
     return {};
 }
 
-Status Trunk::prefill(size_t n) {
+Status Trunk::prefill(size_t n, size_t n_keep) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
     if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     while (timeline_.n_row() < end) {
         if (!ask_to_go_on(begin, end)) {
-            timeline_.truncate(timeline_.n_row());
-            cache_.cut(timeline_.n_row());
+            timeline_.truncate(std::max(timeline_.n_row(), n_keep));
+            cache_.cut(timeline_.size());
             return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
         AUSPEX_TRY(run_piece(end));
@@ -54429,31 +54474,41 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
+    AUSPEX_TRY(recompute(n, true));  // what was computed after row n is in the recurrent state
     shorten_tree(n);
     return {};
 }
 
-Status Trunk::repair() {
+Status Trunk::repair(bool may_stop) {
     if (!damaged()) return {};
-    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n);
+    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n, may_stop);
 }
 
-Status Trunk::recompute(size_t n) {
+Status Trunk::recompute(size_t n, bool may_stop) {
+    if (redo_.empty() || damaged_) AUSPEX_TRY(begin_recompute(n));  // else the rows so far are good
+    n = std::min(n, timeline_.size());
+    const size_t begin = timeline_.n_row();
+    if (begin < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    AUSPEX_TRY(run_spans(redo_, n, [&] { return !may_stop || ask_to_go_on(begin, n); }));
+    redo_.clear();
+    return {};
+}
+
+/// Goes back to the nearest checkpoint, and notes what is to be computed.
+Status Trunk::begin_recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     // Rows that the tree knows of: its checkpoints belong to them.
     const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
+    while (!spans.empty() && spans.back().first >= n) spans.pop_back();
+    if (!spans.empty()) spans.back().n = std::min(spans.back().n, n - spans.back().first);
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
-    redo_ = spans;
-    size_t row = 0;
-    if (n_known != 0) AUSPEX_TRY(tree_->load_nearest(n_known).get(row));
+    redo_ = std::move(spans);
+    const Status s = n_known != 0 ? tree_->load_nearest(n_known).status() : Status();
+    damaged_ = !s.ok();
     n_window_full_ = n_reported;
-    if (row < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
-    AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
-    redo_.clear();
-    return {};
+    return s;
 }
 
 /// Runs the rows that are missing of the first n. go_on: asked before each piece.
@@ -55530,30 +55585,36 @@ bool is_possible(const TextHead& t, uint32_t n_vocab) {
     return t.n_row <= t.n_token && t.n_given <= t.n_token && (t.n_logit == 0 || t.n_logit == n_vocab);
 }
 
-std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact) {
     std::vector<SpanBytes> bytes;
     bytes.reserve(spans.size());
-    for (const RowSpan& span : spans) bytes.push_back({span.first, span.n, static_cast<uint64_t>(span.origin)});
+    for (const RowSpan& span : spans) {
+        const bool as_exact = exact && span.origin == RowOrigin::prefilled;
+        bytes.push_back({span.first, span.n, as_exact ? kPrefilledExact : static_cast<uint64_t>(span.origin)});
+    }
     return bytes;
 }
 
-bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans) {
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, const SessionOptions& options,
+                std::vector<RowSpan>* spans) {
+    constexpr uint64_t kPrefilled = static_cast<uint64_t>(RowOrigin::prefilled);
+    const uint64_t own = options.exact_prompts ? kPrefilledExact : kPrefilled;
     uint64_t at = 0;
     spans->clear();
     spans->reserve(bytes.size());
     for (const SpanBytes& b : bytes) {
-        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
-            return false;
+        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > kPrefilledExact) return false;
         at += b.n;
-        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
-        if (span.origin == RowOrigin::prefilled && span.n > n_ubatch) span.origin = RowOrigin::restored;
+        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), RowOrigin::restored};
+        if (b.origin == static_cast<uint64_t>(RowOrigin::decoded)) span.origin = RowOrigin::decoded;
+        if (b.origin == own && b.n <= options.n_ubatch) span.origin = RowOrigin::prefilled;
         spans->push_back(span);
     }
     return at == n_row;
 }
 
 std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<const Token> tokens,
-                                      Span<const float> logits, const std::vector<RowSpan>& spans) {
+                                      Span<const float> logits, Span<const SpanBytes> spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
@@ -55564,7 +55625,7 @@ std::vector<std::byte> begin_snapshot(uint64_t id, const TextHead& text, Span<co
     append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
     append_bytes(&bytes, tokens);
     append_bytes(&bytes, logits);
-    append_bytes(&bytes, Span<const SpanBytes>(span_bytes(spans)));
+    append_bytes(&bytes, spans);
     return bytes;
 }
 
@@ -55606,7 +55667,7 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
     if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
-    if (!read_spans(spans, text.n_row, options.n_ubatch, &parts.spans)) return damaged;
+    if (!read_spans(spans, text.n_row, options, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }
@@ -56091,9 +56152,9 @@ uint64_t state_part_bytes(const StateHead& h) {
     return sizeof h + h.n_span * sizeof(SpanBytes) + h.trunk_bytes + h.draft_bytes + h.n_hidden * sizeof(float);
 }
 
-Status write_state_head(const StatePartHead& state, StateWriter& to) {
+Status write_state_head(const StatePartHead& state, bool exact, StateWriter& to) {
     AUSPEX_TRY(to.write(&state.head, sizeof state.head));
-    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans);
+    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans, exact);
     return to.write(spans.data(), spans.size() * sizeof(SpanBytes));
 }
 
@@ -56116,7 +56177,7 @@ Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& pa
     if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
     std::vector<SpanBytes> bytes(static_cast<size_t>(h.n_span));
     AUSPEX_TRY(from.read(bytes.data(), spans));
-    if (!read_spans(bytes, h.row, s.options.n_ubatch, &to->facts.spans))
+    if (!read_spans(bytes, h.row, s.options, &to->facts.spans))
         return bad(c, say("the spans of the state at row ", h.row, " do not cover its rows one after the other"));
     if (!c.with_draft) return {};
     to->facts.mtp.first_key = static_cast<size_t>(h.first_key);
@@ -56363,7 +56424,7 @@ class FileSaver {
             case PartKind::draft_rows: return write_rows(StatePart::draft, w.part, to);
             case PartKind::kept_state: return write_kept(w, to);
             case PartKind::live_state:
-                AUSPEX_TRY(write_state_head(live_, to));
+                AUSPEX_TRY(write_state_head(live_, s_.options.exact_prompts, to));
                 return s_.store->write_live(live_.facts, to);
             case PartKind::commit: break;
         }
@@ -56386,7 +56447,8 @@ class FileSaver {
     }
 
     Status write_kept(const Wanted& w, StateWriter& to) {
-        AUSPEX_TRY(write_state_head(head_of(static_cast<size_t>(w.part.first), s_.store->facts(w.item)), to));
+        const StatePartHead head = head_of(static_cast<size_t>(w.part.first), s_.store->facts(w.item));
+        AUSPEX_TRY(write_state_head(head, s_.options.exact_prompts, to));
         return s_.store->write_kept(w.item, static_cast<size_t>(w.part.first), to);
     }
 
@@ -57319,7 +57381,10 @@ Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Sp
     detail::PrefixReport report;
     Status done = replace_tokens(wanted, prompt_marks).get(report);
     if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
-    if (done.ok()) done = trunk->prefill(report.rows_computed);
+    // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
+    const size_t known = std::min(report.diverged_at, report.n_live),
+                 n_keep = known == report.rows_reused + 1 ? known : 0;
+    if (done.ok()) done = trunk->prefill(report.rows_computed, n_keep);
     stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
     if (report.rows_computed > 1) depth->control.new_text();
@@ -57360,7 +57425,7 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.go_on());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     detail::PrefixReport report;
     AUSPEX_TRY(s.compute(history, marks).get(report));
     return session_impl::public_report(report);
@@ -57374,9 +57439,9 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 
 bool Session::Impl::decodes_on_device() const { return device && !host_only; }
 
-Status Session::Impl::drain() {
+Status Session::Impl::drain(bool may_stop) {
     if (device) AUSPEX_TRY(device->drain());
-    return trunk->repair();
+    return trunk->repair(may_stop);
 }
 
 Status Session::Impl::drop_ahead() {
@@ -57388,12 +57453,7 @@ Status Session::Impl::drop_ahead() {
 }
 
 /// Computes rows that next() lacks. Its history stays, also if that is cancelled.
-Status Session::Impl::compute_rest(size_t n) {
-    const std::vector<Token> kept(timeline.tokens().begin(), timeline.tokens().end());
-    Status done = trunk->prefill(n);
-    if (done.code == Code::cancelled) timeline.assign(kept);
-    return done;
-}
+Status Session::Impl::compute_rest(size_t n) { return trunk->prefill(n, timeline.size()); }
 
 Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
@@ -57409,8 +57469,8 @@ Status Session::Impl::generate(const Sampling& sampling) {
         AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
     const size_t size = timeline.size();
     const bool on_device = decodes_on_device() && sampling.logit_bias.size() <= detail::kMaxLoopBias;
-    if (!on_device) AUSPEX_TRY(drain());    // the host's steps end the device loop
-    if (timeline.size() > size) return {};  // it had tokens queued
+    if (!on_device) AUSPEX_TRY(drain(true));  // the host's steps end the device loop
+    if (timeline.size() > size) return {};    // it had tokens queued
     if (timeline.n_row() < size) return on_device ? device->next(sampling) : host->next(sampling);
     Span<const float> logits;
     AUSPEX_TRY(last_logits().get(logits));
@@ -57428,7 +57488,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
     if (s.timeline.size() == 0)
         return Status(Code::bad_argument, "there is no history to have logits; call sync() with at least one token");
     AUSPEX_TRY(s.go_on());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.drop_ahead());
     if (s.timeline.size() > s.timeline.n_row() + 1)
         AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
@@ -57464,7 +57524,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.go_on());
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
-    if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
+    if (s.trunk->damaged()) AUSPEX_TRY(s.drain(true));
     if (sampling != s.ahead) {
         AUSPEX_TRY(s.drop_ahead());
         s.ahead = sampling;
@@ -57537,7 +57597,8 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, s.trunk->spans());
+    const std::vector<detail::SpanBytes> spans = detail::span_bytes(s.trunk->spans(), s.options.exact_prompts);
+    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, spans);
     s.timeline.close_step();  // saving applies the committed records
     AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &snap.bytes)));
     detail::finish_snapshot(&snap.bytes);
@@ -57831,7 +57892,7 @@ void copy_counts(const Stats& from, Stats* to) {
 /// Copies what a live device holds. False: it was lost.
 Result<bool> copy_live(Impl& from, Impl& to, SyncReport* report) {
     if (!from.trunk->alive().ok()) return false;
-    Status done = from.drain();
+    Status done = from.drain(true);
     if (done.ok()) done = copy_session(from, to);
     if (!from.trunk->alive().ok()) return false;
     AUSPEX_TRY(done);
@@ -58017,7 +58078,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     s.timeline.assign(all);
     s.trunk->follow();
@@ -58044,7 +58105,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
