@@ -91,7 +91,7 @@ TEST_CASE("a timeline records how its rows were computed") {
 TEST_CASE("rows that come one by one, or few at a time, are one span") {
     Timeline t = timeline_of(std::vector<Token>(64, 1));
     t.prefilled(10);
-    for (size_t n : {1, 1, 9, 2, 1}) t.prefilled(n);
+    for (const size_t n : std::initializer_list<size_t>{1, 1, 9, 2, 1}) t.prefilled(n);
     t.decoded(3);
     t.prefilled(1);
     REQUIRE(t.spans().size() == 2);
