@@ -9475,7 +9475,7 @@ constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;      ///< query rows of a group of attend_step
 constexpr uint32_t kAttendLong = 16384;  ///< rows of a cache from which on there are more of them
 constexpr uint32_t kAttendLongTile = 8;
-constexpr uint32_t kAttendPairs = 32768;  ///< rows of a cache from which on attend_mma takes 16 queries at once
+constexpr uint32_t kAttendPairs = 32768;  ///< in caches of more rows attend_mma takes 16 queries a workgroup
 
 /// Counters of a query tile of attend_mma: sets of 16 chunks that it can see, and one for the sets.
 inline uint32_t attend_counts(uint32_t n_chunk) { return n_chunk / 16 + 4; }

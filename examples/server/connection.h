@@ -38,10 +38,10 @@ class Connection {
     bool readable();
     /// The client has closed the connection, or it is broken.
     bool gone() const;
-    /// The client sends nothing more. It may have left without gone() noticing: that takes bytes that nobody takes.
+    /// The client sends nothing more. Only bytes sent to it show whether it has left: then gone() becomes true.
     bool half_closed() const;
-    /// Somebody takes the answer, of which nothing was written yet. Asks a client that sends nothing more by an answer
-    /// before the answer, "100 Continue", which clients skip.
+    /// Whether the client still waits for its answer, of which nothing was written yet. One that sends nothing more is
+    /// sent "100 Continue", which clients skip, to find out.
     bool awaited();
     /// Why reading failed: 400 chunks that are none, 408 too slow, 431 too large a head; 0 otherwise.
     int refused() const { return refused_; }

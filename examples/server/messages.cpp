@@ -142,7 +142,7 @@ class MessagesReader {
         }
         if (fields.find("thread")) failure_ = no_threads();
         for (const char* key : {"container", "mcp_servers"}) fields.refuse_wish(key, "leave it out");
-        // Names of other protocols, which would be without effect.
+        // Fields of other protocols, which would have no effect.
         for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use output_config.format");
         fields.refuse_wish("stop", "use stop_sequences");
         fields.refuse_wish("grammar", "use /v1/chat/completions");

@@ -339,7 +339,7 @@ void refuse_unsupported(const Fields& fields) {
     fields.refuse_wish("background", "leave it out, and take the answer as a stream");
     fields.refuse_wish("prompt", "send its text as instructions and input");
     refuse_extensions(fields);
-    // Names of other protocols, which would be without effect.
+    // Fields of other protocols, which would have no effect.
     for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use text.format");
     for (const char* key : {"max_tokens", "max_completion_tokens"}) fields.refuse_wish(key, "use max_output_tokens");
     for (const char* key : {"stop", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");

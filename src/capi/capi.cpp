@@ -246,14 +246,15 @@ Running::~Running() {
     session_->cancelled = false;
 }
 
-Answer Running::answer() const {
-    return runs_ ? Answer() : bad("a call runs on this session, on another thread or around a callback; wait for it");
-}
-
-Answer Turn::answer(const char* name) const {
-    if (mine_) return Answer();
+namespace {
+Answer in_use(const char* name) {
     return bad(std::string("a call runs on this ") + name + ", on another thread or around a callback; wait for it");
 }
+}  // namespace
+
+Answer Running::answer() const { return runs_ ? Answer() : in_use("session"); }
+
+Answer Turn::answer(const char* name) const { return mine_ ? Answer() : in_use(name); }
 
 bool Running::cancelled() const {
     const std::lock_guard<std::mutex> hold(session_->lock);
