@@ -273,28 +273,35 @@ class AUSPEX_API Device {
 
 // --------------------------------------------------------------------------------------- model
 
-/// How a conversation becomes prompt text; recognised from the template in the file.
-/// `chatml_no_think` is ChatML that opens the assistant's turn with an empty think block.
-enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth };
+/// How a conversation becomes prompt text. `chatml_no_think` is ChatML that opens the assistant's turn with an empty
+/// think block; `jinja` is any other template, which is run as the program that it is.
+enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth, jinja };
 
-/// A chat template: its style, and how it differs from others of that style.
+struct ChatProgram;
+
+/// A chat template: its style, and what it can show.
 struct ChatTemplate {
     ChatStyle style;
     bool enable_thinking;        ///< for requests that do not say
     bool preserve_thinking;      ///< for requests that do not say
     bool has_preserve_thinking;  ///< knows that switch
+    bool shows_tools;            ///< and an assistant's calls
+    bool element_calls;          ///< calls are elements, <function=NAME>; else JSON objects
     bool json_values;            ///< writes arguments of calls as JSON: true, null; else as Python: True, None
-    /// The template that the style is named after.
-    constexpr ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
+    std::shared_ptr<const ChatProgram> program;  ///< of ChatStyle::jinja
+    /// The template that the style is named after. One of ChatStyle::jinja comes from recognise_template().
+    ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
         : style(of),
-          enable_thinking(of >= ChatStyle::qwen35),
+          enable_thinking(is_qwen()),
           preserve_thinking(false),
-          has_preserve_thinking(of >= ChatStyle::qwen36),
+          has_preserve_thinking(of == ChatStyle::qwen36 || of == ChatStyle::qwen36_unsloth),
+          shows_tools(is_qwen()),
+          element_calls(is_qwen()),
           json_values(of != ChatStyle::qwen35 && of != ChatStyle::qwen36_unsloth) {}
-    /// Shows tools, and an assistant's calls; plain ChatML shows neither.
-    constexpr bool has_tools() const noexcept {
-        return style != ChatStyle::chatml && style != ChatStyle::chatml_no_think;
-    }
+    bool has_tools() const noexcept { return shows_tools; }
+
+  private:
+    bool is_qwen() const noexcept { return style >= ChatStyle::qwen35 && style <= ChatStyle::qwen36_unsloth; }
 };
 
 struct ModelInfo {
@@ -309,7 +316,7 @@ struct ModelInfo {
     uint64_t file_bytes = 0;
     uint64_t weight_bytes = 0;  ///< as the device holds them, repacked
     ChatTemplate chat_template;
-    std::string chat_note;  ///< says what was not recognised in the template; else empty
+    std::string chat_note;  ///< says what the template lacks, or why it cannot be run; else empty
 };
 
 struct LoadOptions {
@@ -519,8 +526,11 @@ struct AUSPEX_API ChatRequest {
     std::optional<bool> enable_thinking;    ///< let the model think first
     std::optional<bool> preserve_thinking;  ///< show the thinking of earlier turns
     bool add_vision_id = false;             ///< number images and videos: "Picture 1: "
+    /// Other variables of a template of ChatStyle::jinja, such as reasoning_effort. Other styles have none.
+    std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
-    /// "chat_template_kwargs". Tool arguments may be an object or a string that holds one. Other keys are ignored.
+    /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
+    /// that holds one. Other keys are ignored.
     ///
     /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);
@@ -538,7 +548,7 @@ struct ChatPrompt {
         bool pinned = false;       ///< the end of the system part
     };
     std::vector<Piece> pieces;
-    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message
+    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message, of ChatML's turns
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -550,13 +560,15 @@ struct ChatPrompt {
 /// Renders without a model.
 ///
 /// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
-/// errors          bad_argument: what the template would refuse, in its own words and with the place; with ChatML also
-///                 tools, tool calls and images, which its template cannot show; a style out of range. out_of_memory.
+/// errors          bad_argument: what the template refuses, in its own words and with the place; tools that it does not
+///                 show; with ChatML also tool calls and images; a style out of range. out_of_memory.
+/// cost            linear in the text with the styles that have names; else what the template's program does.
 AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);
-/// The native renderer that matches this Jinja template.
+/// A template in the language Jinja, as models hold it: the style that is this template to the letter, or a program.
+/// bos_token and eos_token are empty in it; those of a model's own template are that model's.
 ///
-/// note      if given: emptied for a template that is known exactly; else says what was not recognised and which
-///           renderer is used instead.
+/// note      if given: emptied for a template that is followed exactly; else says what it lacks, or why it cannot be
+///           run and what is used instead.
 AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
@@ -645,7 +657,7 @@ enum class ToolChoice {
     required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
-    /// How calls are written: Qwen's elements; with ChatML a JSON object. ModelInfo::chat_template has the model's.
+    /// Says how calls are written (element_calls). ModelInfo::chat_template is the model's.
     ChatTemplate chat_template = ChatStyle::qwen36;
     ToolChoice choice = ToolChoice::automatic;
     std::string name;              ///< unless empty, calls are of this tool only
@@ -2705,6 +2717,12 @@ struct Json::Inner {
     std::vector<std::string> keys;
 };
 
+/// The value of a JSON number, whatever the locale.
+double json_double(const std::string& text);
+/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
+/// text that reads back as the same double.
+std::string python_number(const std::string& text, bool as_json);
+
 /// Whether a JSON string writes the character with a backslash, and how.
 constexpr bool json_must_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 std::string json_escape(uint32_t c);
@@ -3015,13 +3033,498 @@ class StopFilter {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ------------------------------------------------------------------------------- src/base/marked.h
+
+// base/marked: text that knows which of its bytes a chat template wrote.
+//
+// Owns    Marked. Control tokens are parsed in marked ranges alone, so that those in a user's text stay text.
+// Thread  a plain value.
+// Tests   tests/test_chat.cpp, tests/test_jinja.cpp
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+struct Marked {
+    std::string text;
+    std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to) that the template wrote, ascending and apart
+
+    AUSPEX_NOINLINE Marked();
+    AUSPEX_NOINLINE Marked(std::string_view part, bool mark);
+    AUSPEX_NOINLINE Marked(const Marked&);
+    AUSPEX_NOINLINE Marked(Marked&&) noexcept;
+    AUSPEX_NOINLINE Marked& operator=(const Marked&);
+    AUSPEX_NOINLINE Marked& operator=(Marked&&) noexcept;
+    AUSPEX_NOINLINE ~Marked();
+
+    AUSPEX_NOINLINE void add(std::string_view part, bool mark);
+    AUSPEX_NOINLINE void add(const Marked& other);
+    /// Bytes [from, to) of it.
+    Marked cut(size_t from, size_t to) const;
+    /// The part of it that the view `part` into `text` covers.
+    Marked cut(std::string_view part) const {
+        const size_t from = static_cast<size_t>(part.data() - text.data());
+        return cut(from, from + part.size());
+    }
+
+  private:
+    void add_mark(size_t from, size_t to);
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------------- src/base/jinja.h
+
+// base/jinja: chat templates in the language Jinja, as far as templates of models use it.
+//
+// Owns    the program that a template's text becomes (jinja_lex.cpp, jinja_parse.cpp), and the names of the
+//         language (jinja_names.cpp). jinja_run.h runs it.
+// Thread  a program is immutable: any thread, at the same time.
+// Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
+//
+// Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
+// trim_blocks, lstrip_blocks, break and continue, {% generation %}, and tojson that writes as Python's json.dumps.
+// Left out: inheritance, include, import, call, filter, with and autoescape blocks, recursive loops, string formatting,
+// powers. Letters change case in ASCII alone.
+
+#include <initializer_list>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+enum class Filter : uint8_t {
+    capitalize,
+    default_,
+    dictsort,
+    first,
+    float_,
+    fromjson,
+    indent,
+    int_,
+    items,
+    join,
+    last,
+    length,
+    list,
+    lower,
+    map,
+    reject,
+    rejectattr,
+    replace,
+    reverse,
+    safe,
+    select,
+    selectattr,
+    sort,
+    string,
+    title,
+    tojson,
+    trim,
+    upper
+};
+enum class Test : uint8_t {
+    boolean,
+    defined,
+    divisibleby,
+    equal,
+    even,
+    false_,
+    float_,
+    greater,
+    greater_equal,
+    in,
+    integer,
+    iterable,
+    less,
+    less_equal,
+    lower,
+    mapping,
+    none,
+    not_equal,
+    number,
+    odd,
+    sequence,
+    string,
+    true_,
+    undefined,
+    upper
+};
+enum class Function : uint8_t { dict, namespace_, raise_exception, range };
+
+/// A filter, test or function by the name that templates use, aliases included; false: there is none.
+bool find_filter(std::string_view name, Filter* to);
+bool find_test(std::string_view name, Test* to);
+bool find_function(std::string_view name, Function* to);
+/// Whether the test needs an argument after its name.
+bool takes_argument(Test test);
+
+/// What a node does, and where its parts are: a, b, c are nodes (0: none), parts a list of nodes, names go with them.
+enum class Op : uint8_t {
+    // Statements
+    body,        ///< parts, one after the other
+    text,        ///< prints text
+    print,       ///< prints a
+    if_,         ///< parts: condition, body, condition, body ... ; b: else
+    for_,        ///< names: targets; a: values; b: body; c: else; parts[0]: condition, or 0
+    set,         ///< names: targets; a: value
+    set_member,  ///< names[0] of namespace text; a: value
+    set_block,   ///< names[0]; a: body whose text is the value
+    macro,       ///< text: name; names: parameters; parts: their defaults, or 0; a: body
+    break_,
+    continue_,
+    // Expressions
+    none,
+    true_,
+    false_,
+    integer,
+    real,
+    string,  ///< text
+    name,    ///< text
+    list,    ///< parts
+    map,     ///< parts: key, value, key, value ...
+    member,  ///< a.text
+    item,    ///< a[b]
+    slice,   ///< a[parts[0]:parts[1]:parts[2]], each may be 0
+    call,    ///< a(parts); names: of parts, empty for those without one
+    filter,  ///< a | code(parts)
+    test,    ///< a is code(parts)
+    not_,    ///< of a
+    negate,  ///< of a
+    and_,    ///< a, b
+    or_,     ///< a, b
+    choose,  ///< a if b else c; c may be 0
+    binary,  ///< a code b
+};
+enum class Binary : uint8_t {
+    add,
+    subtract,
+    multiply,
+    divide,
+    floor_divide,
+    modulo,
+    concat,
+    equal,
+    not_equal,
+    less,
+    less_equal,
+    greater,
+    greater_equal,
+    in,
+    not_in
+};
+
+struct Node {
+    AUSPEX_NOINLINE Node();
+    AUSPEX_NOINLINE Node(Node&&) noexcept;
+    AUSPEX_NOINLINE ~Node();
+    Op op = Op::none;
+    uint8_t code = 0;  ///< Filter, Test or Binary
+    uint32_t line = 0;
+    uint32_t a = 0, b = 0, c = 0;
+    std::vector<uint32_t> parts;
+    std::vector<std::string> names;
+    std::string text;
+    union {
+        int64_t integer = 0;
+        double real;
+    };
+};
+
+/// What lies between the marks of a template.
+struct Lexeme {
+    enum class Kind : uint8_t {
+        text,
+        name,
+        string,
+        integer,
+        real,
+        symbol,
+        begin_block,
+        end_block,
+        begin_print,
+        end_print,
+        end
+    };
+    Kind kind = Kind::end;
+    uint32_t line = 0;
+    std::string text;  ///< of a string without its quotes and escapes
+};
+Result<std::vector<Lexeme>> lex(std::string_view source);
+
+struct Program {
+    std::vector<Node> nodes;  ///< nodes[0] is no node
+    uint32_t body = 0;
+};
+/// errors    unsupported: a part of the language that is left out; bad_argument: no template. Both name the line.
+/// cost      linear.
+Result<Program> parse(std::string_view source);
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/base/jinja_value.h
+
+// base/jinja_value: the values of a running template.
+//
+// Owns    Value and the Heap that holds what values refer to, until the run ends: a template cannot leak by a cycle.
+// Thread  one heap and its values belong to one thread.
+// Tests   tests/test_jinja.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+struct Data;
+
+/// Lists, maps and strings are shared: a copy of a Value refers to the same Data.
+struct Value {
+    enum class Kind : uint8_t {
+        undefined,
+        none,
+        boolean,
+        integer,
+        real,
+        string,
+        list,
+        map,
+        name_space,  ///< a map whose members `set` may change
+        loop,        ///< the variable `loop`
+        macro,       ///< integer: its node
+        function,    ///< integer: a Function
+    };
+    Kind kind = Kind::undefined;
+    union {
+        int64_t integer = 0;  ///< also of booleans
+        double real;
+    };
+    Data* data = nullptr;
+
+    bool is(Kind k) const { return kind == k; }
+    bool is_number() const { return is(Kind::boolean) || is(Kind::integer) || is(Kind::real); }
+    bool is_map() const { return is(Kind::map) || is(Kind::name_space); }
+    double number() const { return is(Kind::real) ? real : static_cast<double>(integer); }
+    const Marked& marked() const;
+    const std::string& text() const { return marked().text; }
+    /// The elements of a list, the values of a map.
+    const std::vector<Value>& items() const;
+    const char* kind_name() const;  ///< "a list", for messages
+    /// As Python's bool(value).
+    bool truth() const;
+    /// The member of a map, or null.
+    const Value* find(std::string_view key) const;
+};
+
+struct Data {
+    Marked text;                    ///< of a string; of a real that JSON gave, its digits
+    std::vector<std::string> keys;  ///< of a map
+    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
+    size_t i = 0;                   ///< of a loop: which item
+    int64_t depth = 0;              ///< of a loop: how many are around it
+};
+inline const Marked& Value::marked() const { return data->text; }
+inline const std::vector<Value>& Value::items() const { return data->items; }
+
+constexpr size_t kMaxHeapBytes = size_t{512} << 20;
+
+class Heap {
+  public:
+    static Value boolean(bool b);
+    static Value integer(int64_t i);
+    static Value real(double d);
+    Value string(Marked&& text);
+    /// Text that the template did not write.
+    Value input(std::string_view text) { return string(Marked(text, false)); }
+    Value list(std::vector<Value>&& items);
+    Value map(std::vector<std::string>&& keys, std::vector<Value>&& items);
+    Value of_json(const Json& json);
+    Data* make(Value::Kind kind, Value* to);
+    void charge(size_t n) { bytes_ += n; }
+    /// More was made than kMaxHeapBytes.
+    bool full() const { return bytes_ > kMaxHeapBytes; }
+
+  private:
+    std::vector<std::unique_ptr<Data>> all_;
+    size_t bytes_ = 0;
+};
+
+/// As Python's a == b. Values that are too large or nest too deep to compare are different.
+bool equal(const Value& a, const Value& b);
+/// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
+///
+/// errors    bad_argument: a value that is too large or nests too deep.
+Result<Marked> to_text(const Value& value);
+/// How json.dumps writes: its arguments.
+struct JsonForm {
+    int64_t indent = -1;  ///< negative: all in one line
+    bool ascii = false;
+    std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
+};
+/// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
+Status to_json(const Value& value, const JsonForm& form, std::string* to);
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/base/jinja_run.h
+
+// base/jinja_run: runs the program of a chat template.
+//
+// Owns    Run: scopes, output and bounds of one rendering; statements and expressions (jinja_run.cpp), filters
+//         (jinja_filter.cpp), tests, functions and methods (jinja_call.cpp).
+// Thread  one run belongs to one thread; many may share a program.
+// Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+constexpr uint64_t kMaxSteps = 100000000;
+constexpr uint32_t kMaxRunDepth = 400;
+
+/// Values in parentheses: by place, or by name.
+struct Arguments {
+    std::vector<Value> items;
+    const std::vector<std::string>* names = nullptr;  ///< one for each item, empty by place; null: all by place
+
+    bool is_named(size_t i) const { return names != nullptr && !(*names)[i].empty(); }
+    /// The one called `name`, or the one at `place` among those without a name; null: there is none.
+    const Value* find(size_t place, std::string_view name) const;
+    /// The one called `name`, which has no place.
+    const Value* find(std::string_view name) const { return find(items.size(), name); }
+    bool flag(size_t place, std::string_view name) const {
+        const Value* v = find(place, name);
+        return v != nullptr && v->truth();
+    }
+};
+
+class Run {
+  public:
+    explicit Run(const Program& program) : program_(program), scopes_(1) {}
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+    Heap heap;
+    /// A variable of the template.
+    void set(std::string_view name, const Value& value);
+    /// The text that it prints. Once.
+    ///
+    /// errors    bad_argument: in the words of raise_exception(), or what is wrong and in which line.
+    Result<Marked> run();
+
+  private:
+    enum class Flow : uint8_t { next, break_, continue_ };
+    struct Scope {
+        std::vector<std::pair<std::string_view, Value>> names;
+        bool isolated = false;  ///< of a macro: sees the template's own variables beside it
+    };
+
+    bool failed() const { return !status_.ok(); }
+    template <class... A>
+    Value wrong(const A&... parts) {
+        const Part list[] = {parts...};
+        return wrong_parts(list, sizeof...(parts));
+    }
+    Value wrong_parts(const Part* parts, size_t n);
+    /// to_text(), with its error as that of the run.
+    Marked text_of(const Value& v);
+    /// Counts one step; false once the run has failed or went beyond a bound.
+    bool step();
+
+    Flow statement(uint32_t id);
+    Flow for_statement(const Node& n);
+    bool loop_items(const Node& n, std::vector<Value>* to);
+    void assign(const std::vector<std::string>& names, const Value& value);
+    void set_member(const Node& n);
+    Marked captured(uint32_t body);
+
+    Value expression(uint32_t id);
+    Value evaluate(const Node& n);
+    Value name(std::string_view name);
+    Value member(const Value& of, std::string_view name, const Node& n);
+    Value item(const Node& n);
+    Value slice(const Node& n);
+    Value map(const Node& n);
+    Value binary(const Node& n);
+    Value add(const Value& a, const Value& b);
+    Value arithmetic(Binary op, const Value& a, const Value& b);
+    Value integers(Binary op, int64_t a, int64_t b);
+    bool contains(const Value& whole, const Value& part);
+    /// Whether a is before b.
+    bool less(const Value& a, const Value& b);
+    Arguments arguments(const Node& n);
+
+    Value call(const Node& n);
+    Value macro(uint32_t id, const Arguments& args);
+    Value function(Function f, const Arguments& args);
+    Value range(const Arguments& args);
+    Value method(const Value& of, const std::string& name, const Arguments& args);
+    Value string_method(const Value& of, const std::string& name, const Arguments& args);
+    Value split(const Marked& text, const Arguments& args, bool from_right);
+    bool test(Test which, const Value& v, const Value& argument);
+
+    Value filter(Filter which, const Value& v, const Arguments& args);
+    Value text_filter(Filter which, const Value& v, const Arguments& args);
+    Value list_filter(Filter which, std::vector<Value>&& items, const Arguments& args);
+    Value json(const Value& v, const Arguments& args);
+    Value mapped(std::vector<Value>&& items, const Arguments& args);
+    Value selected(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value sorted(std::vector<Value>&& items, const Arguments& args);
+    Value joined(const std::vector<Value>& items, const Marked& between, const Value* name);
+    Value to_number(Filter which, const Value& v, const Arguments& args);
+    /// The attribute that a filter names, with dots for attributes of attributes; without a name the value itself.
+    Value attribute(Value of, const Value* name);
+    /// [key, value] of each member.
+    Value pairs(const Value& map);
+    Value replaced(const Marked& text, const Arguments& args);
+    Value indented(const Marked& text, const Arguments& args);
+    /// The elements of anything that can be iterated; false after an error.
+    bool elements(const Value& v, std::vector<Value>* to);
+    /// An argument that must be a string or an integer; `absent` where there is none.
+    Marked text_argument(const Arguments& args, size_t place, const char* name, const char* absent = "");
+    int64_t integer_argument(const Arguments& args, size_t place, const char* name, int64_t absent);
+
+    const Program& program_;
+    std::vector<Scope> scopes_;
+    Marked* out_ = nullptr;
+    Status status_;
+    uint64_t n_step_ = 0;
+    uint32_t depth_ = 0, line_ = 0;
+    int64_t n_loop_ = 0;
+};
+
+/// Without white space, or without the given characters, on the sides asked for.
+Marked stripped(const Marked& text, const std::string* characters, bool left, bool right);
+/// With ASCII letters in another case. `title` is the filter's, whose words begin behind white space, - and brackets;
+/// `python_title` is the method's, whose words are runs of letters.
+enum class Case : uint8_t { lower, upper, title, python_title, capitalize };
+Marked in_case(Marked text, Case how);
+/// Where each character begins, and the end.
+std::vector<size_t> character_starts(std::string_view text);
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // --------------------------------------------------------------------------------- src/base/chat.h
 
 // base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
-// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
-//         (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public functions are declared in
-//         auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
+// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6); others run as programs
+//         (chat_program.h). Reading requests (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public
+//         functions are declared in auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
 // Thread  pure functions.
 // Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 
@@ -3035,9 +3538,13 @@ extern const char kToolInstructions[];
 /// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
+/// Texts of tokens that a template may print.
+struct TemplateTokens {
+    std::string bos, eos;
+};
 /// recognise_template() for callers that say themselves when memory runs out: a model must not get another template
 /// then.
-ChatTemplate recognise(std::string_view jinja, std::string* note);
+ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std::string* note);
 
 /// An argument of a call: of a JSON string the text, of anything else the JSON, with its numbers as they were written.
 inline ToolArgument argument_of(std::string name, const Json& value) {
@@ -3071,6 +3578,38 @@ ArgumentType argument_type(const Json* schema, const Json& parameters);
 
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/base/chat_program.h
+
+// base/chat_program: chat templates that are run as the Jinja programs they are.
+//
+// Owns    what a template is given (messages, tools, switches), what it can show, and where its messages end.
+// Thread  a ChatProgram is immutable: any thread, at the same time.
+// Tests   tests/test_jinja.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+
+struct ChatProgram {
+    detail::jinja::Program program;
+    detail::TemplateTokens tokens;
+    bool text_arguments = false;  ///< wants the arguments of a call as JSON text, not as a map
+};
+
+namespace detail {
+
+/// Reads the template and tries it on small conversations, which tell what it can show.
+///
+/// note      says what the template lacks, or nothing.
+/// errors    unsupported, bad_argument: a template that cannot be run, or that does not show what a user says.
+Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& tokens, std::string* note);
+
+/// errors    bad_argument: as render_chat().
+Result<ChatPrompt> render_program(const ChatRequest& request, const ChatTemplate& chat_template);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -8358,7 +8897,6 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 //   AUSPEX_TRY(commands.run()); // submit and wait; again for a replay
 #ifndef AUSPEX_NO_VULKAN
 
-#include <initializer_list>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -14789,18 +15327,21 @@ namespace json_impl {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
-/// text that reads back as the same double.
-std::string python_number(const std::string& text, bool as_json) {
-    if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+}  // namespace json_impl
+
+double json_double(const std::string& text) {
     // strtod and snprintf use the decimal sign of the process's locale.
     char probe[8];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
-    const char point = probe[1];
     std::string local = text;
     for (char& c : local)
-        if (c == '.') c = point;
-    const double value = std::strtod(local.c_str(), nullptr);
+        if (c == '.') c = probe[1];
+    return std::strtod(local.c_str(), nullptr);
+}
+
+std::string python_number(const std::string& text, bool as_json) {
+    if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+    const double value = json_double(text);
     if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
     char b[40];
     for (int digits = 0; digits < 17; ++digits) {
@@ -14813,7 +15354,7 @@ std::string python_number(const std::string& text, bool as_json) {
     const bool negative = *p == '-';
     if (negative) ++p;
     for (; *p != 'e'; ++p)
-        if (is_digit(*p)) digits += *p;
+        if (json_impl::is_digit(*p)) digits += *p;
     const int exponent = static_cast<int>(std::strtol(p + 1, nullptr, 10));
     while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
     const int n = static_cast<int>(digits.size());
@@ -14833,8 +15374,6 @@ std::string python_number(const std::string& text, bool as_json) {
     }
     return out;
 }
-
-}  // namespace json_impl
 
 std::string json_escape(uint32_t c) {
     static constexpr char kHex[] = "0123456789abcdef", kChars[] = "\"\\\n\r\t\b\f", kLetters[] = "\"\\nrtbf";
@@ -15131,7 +15670,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
     switch (kind_) {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
-        case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
+        case Kind::number: out += numbers == Numbers::written ? text_ : python_number(text_, true); return;
         case Kind::string: out += json_quoted(text_); return;
         case Kind::array:
         case Kind::object: break;
@@ -15160,7 +15699,7 @@ std::string Json::python_str() const {
     switch (kind_) {
         case Kind::null: return "None";
         case Kind::boolean: return boolean_ ? "True" : "False";
-        case Kind::number: return json_impl::python_number(text_, false);
+        case Kind::number: return python_number(text_, false);
         case Kind::string: return text_;
         case Kind::array:
         case Kind::object: break;
@@ -16032,6 +16571,2613 @@ std::string StopFilter::finish() {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ----------------------------------------------------------------------------- src/base/marked.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+Marked::Marked() = default;
+Marked::Marked(std::string_view part, bool mark) { add(part, mark); }
+Marked::Marked(const Marked&) = default;
+Marked::Marked(Marked&&) noexcept = default;
+Marked& Marked::operator=(const Marked&) = default;
+Marked& Marked::operator=(Marked&&) noexcept = default;
+Marked::~Marked() = default;
+
+void Marked::add(std::string_view part, bool mark) {
+    if (mark) add_mark(text.size(), text.size() + part.size());
+    text.append(part);
+}
+
+void Marked::add(const Marked& other) {
+    for (const auto& m : other.marks) add_mark(text.size() + m.first, text.size() + m.second);
+    text.append(other.text);
+}
+
+Marked Marked::cut(size_t from, size_t to) const {
+    Marked out;
+    out.text = text.substr(from, to - from);
+    auto m = std::lower_bound(marks.begin(), marks.end(), from,
+                              [](const std::pair<size_t, size_t>& mark, size_t at) { return mark.second <= at; });
+    for (; m != marks.end() && m->first < to; ++m)
+        out.add_mark(std::max(m->first, from) - from, std::min(m->second, to) - from);
+    return out;
+}
+
+void Marked::add_mark(size_t from, size_t to) {
+    if (from == to) return;
+    if (!marks.empty() && marks.back().second == from)
+        marks.back().second = to;
+    else
+        marks.emplace_back(from, to);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/base/jinja_names.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace names_impl {
+
+/// Finds `name` in a list of names and values that ends with an empty name.
+template <class T>
+struct Named {
+    const char* name;
+    T value;
+};
+template <class T, size_t N>
+bool find_named(const Named<T> (&list)[N], std::string_view name, T* to) {
+    for (const Named<T>& entry : list)
+        if (name == entry.name) {
+            *to = entry.value;
+            return true;
+        }
+    return false;
+}
+
+constexpr Named<Filter> kFilters[] = {{"capitalize", Filter::capitalize},
+                                      {"count", Filter::length},
+                                      {"d", Filter::default_},
+                                      {"default", Filter::default_},
+                                      {"dictsort", Filter::dictsort},
+                                      {"first", Filter::first},
+                                      {"float", Filter::float_},
+                                      {"fromjson", Filter::fromjson},
+                                      {"indent", Filter::indent},
+                                      {"int", Filter::int_},
+                                      {"items", Filter::items},
+                                      {"join", Filter::join},
+                                      {"last", Filter::last},
+                                      {"length", Filter::length},
+                                      {"list", Filter::list},
+                                      {"lower", Filter::lower},
+                                      {"map", Filter::map},
+                                      {"reject", Filter::reject},
+                                      {"rejectattr", Filter::rejectattr},
+                                      {"replace", Filter::replace},
+                                      {"reverse", Filter::reverse},
+                                      {"safe", Filter::safe},
+                                      {"select", Filter::select},
+                                      {"selectattr", Filter::selectattr},
+                                      {"sort", Filter::sort},
+                                      {"string", Filter::string},
+                                      {"title", Filter::title},
+                                      {"tojson", Filter::tojson},
+                                      {"trim", Filter::trim},
+                                      {"upper", Filter::upper}};
+
+constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
+                                  {"<", Test::less},
+                                  {"<=", Test::less_equal},
+                                  {"==", Test::equal},
+                                  {">", Test::greater},
+                                  {">=", Test::greater_equal},
+                                  {"boolean", Test::boolean},
+                                  {"defined", Test::defined},
+                                  {"divisibleby", Test::divisibleby},
+                                  {"eq", Test::equal},
+                                  {"equalto", Test::equal},
+                                  {"even", Test::even},
+                                  {"false", Test::false_},
+                                  {"float", Test::float_},
+                                  {"ge", Test::greater_equal},
+                                  {"greaterthan", Test::greater},
+                                  {"gt", Test::greater},
+                                  {"in", Test::in},
+                                  {"integer", Test::integer},
+                                  {"iterable", Test::iterable},
+                                  {"le", Test::less_equal},
+                                  {"lessthan", Test::less},
+                                  {"lower", Test::lower},
+                                  {"lt", Test::less},
+                                  {"mapping", Test::mapping},
+                                  {"ne", Test::not_equal},
+                                  {"none", Test::none},
+                                  {"number", Test::number},
+                                  {"odd", Test::odd},
+                                  {"sequence", Test::sequence},
+                                  {"string", Test::string},
+                                  {"true", Test::true_},
+                                  {"undefined", Test::undefined},
+                                  {"upper", Test::upper}};
+
+constexpr Named<Function> kFunctions[] = {{"dict", Function::dict},
+                                          {"namespace", Function::namespace_},
+                                          {"raise_exception", Function::raise_exception},
+                                          {"range", Function::range}};
+
+}  // namespace names_impl
+
+bool find_filter(std::string_view name, Filter* to) { return names_impl::find_named(names_impl::kFilters, name, to); }
+bool find_test(std::string_view name, Test* to) { return names_impl::find_named(names_impl::kTests, name, to); }
+bool find_function(std::string_view name, Function* to) {
+    return names_impl::find_named(names_impl::kFunctions, name, to);
+}
+bool takes_argument(Test test) {
+    switch (test) {
+        case Test::divisibleby:
+        case Test::equal:
+        case Test::greater:
+        case Test::greater_equal:
+        case Test::in:
+        case Test::less:
+        case Test::less_equal:
+        case Test::not_equal: return true;
+        default: return false;
+    }
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/base/jinja_lex.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace lex_impl {
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+class Lexer {
+  public:
+    explicit Lexer(std::string_view source) {
+        // As Jinja reads files: line ends are "\n", and the last one is not part of the text.
+        source_.reserve(source.size());
+        for (size_t i = 0; i < source.size(); ++i) {
+            if (source[i] == '\r') {
+                source_ += '\n';
+                if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+            } else {
+                source_ += source[i];
+            }
+        }
+        if (!source_.empty() && source_.back() == '\n') source_.pop_back();
+    }
+
+    Result<std::vector<Lexeme>> run() {
+        while (at_ < source_.size()) {
+            text_until_tag();
+            if (at_ >= source_.size()) break;
+            const char kind = source_[at_ + 1];
+            if (kind == '#') {
+                AUSPEX_TRY(comment());
+            } else {
+                AUSPEX_TRY(tag(kind == '%'));
+            }
+        }
+        add(Lexeme::Kind::end, "");
+        return std::move(out_);
+    }
+
+  private:
+    void add(Lexeme::Kind kind, std::string_view text) {
+        Lexeme l;
+        l.kind = kind;
+        l.line = line_;
+        l.text = std::string(text);
+        out_.push_back(std::move(l));
+    }
+    /// Moves to `to`, and counts the lines.
+    void advance(size_t to) {
+        for (; at_ < to; ++at_)
+            if (source_[at_] == '\n') ++line_;
+    }
+    template <class... A>
+    Status wrong(const A&... parts) const {
+        return fail(Code::bad_argument, "the chat template, line ", line_, ": ", say(parts...));
+    }
+    bool is_at(size_t at, std::string_view text) const { return source_.compare(at, text.size(), text) == 0; }
+
+    /// The text up to the next tag, less the white space that the tag removes before it.
+    void text_until_tag() {
+        size_t tag = at_;
+        while (tag < source_.size() &&
+               !(source_[tag] == '{' && tag + 1 < source_.size() &&
+                 (source_[tag + 1] == '%' || source_[tag + 1] == '{' || source_[tag + 1] == '#')))
+            ++tag;
+        std::string_view text = std::string_view(source_).substr(at_, tag - at_);
+        const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
+        if (tag < source_.size() && sign == '-') {
+            while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+        } else if (tag < source_.size() && sign != '+' && source_[tag + 1] != '{') {
+            // lstrip_blocks: a tag that is the first in its line.
+            size_t line = text.rfind('\n');
+            line = line == std::string_view::npos ? 0 : line + 1;
+            if ((line > 0 || line_starts_) &&
+                std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_blank))
+                text = text.substr(0, line);
+        }
+        if (!text.empty()) add(Lexeme::Kind::text, text);
+        advance(tag);
+    }
+
+    /// Behind the end of a tag: `trims` is true for blocks and comments, whose line break goes.
+    void after_tag(size_t end, bool strip, bool trims) {
+        advance(end);
+        size_t to = end;
+        if (strip)
+            while (to < source_.size() && is_blank(source_[to])) ++to;
+        else if (trims && to < source_.size() && source_[to] == '\n')
+            ++to;
+        line_starts_ = to > end && source_[to - 1] == '\n';
+        advance(to);
+    }
+
+    Status comment() {
+        const size_t close = source_.find("#}", at_ + 2);
+        if (close == std::string::npos) return wrong("the comment has no end, expected #}");
+        const bool minus = source_[close - 1] == '-' && close - 1 >= at_ + 2;
+        const bool plus = source_[close - 1] == '+' && close - 1 >= at_ + 2;
+        after_tag(close + 2, minus, !plus);
+        return {};
+    }
+
+    /// A block or an expression, from {% or {{ to its end.
+    Status tag(bool block) {
+        const size_t n_before = out_.size();
+        add(block ? Lexeme::Kind::begin_block : Lexeme::Kind::begin_print, "");
+        size_t from = at_ + 2;
+        if (from < source_.size() && (source_[from] == '-' || (block && source_[from] == '+'))) ++from;
+        advance(from);
+        depth_ = 0;
+        const std::string_view close = block ? "%}" : "}}";
+        for (;;) {
+            while (at_ < source_.size() && is_blank(source_[at_])) advance(at_ + 1);
+            if (at_ >= source_.size()) return wrong("a tag has no end, expected ", close);
+            const char sign = source_[at_];
+            const bool minus = sign == '-' && is_at(at_ + 1, close),
+                       plus = block && sign == '+' && is_at(at_ + 1, close);
+            if (depth_ == 0 && (minus || plus || is_at(at_, close))) {
+                add(block ? Lexeme::Kind::end_block : Lexeme::Kind::end_print, "");
+                after_tag(at_ + 2 + (minus || plus ? 1 : 0), minus, block && !plus);
+                break;
+            }
+            AUSPEX_TRY(lexeme());
+        }
+        if (block && out_.size() == n_before + 3 && out_[n_before + 1].text == "raw") return raw(n_before);
+        return {};
+    }
+
+    /// What stands between {% raw %} and {% endraw %} is text.
+    Status raw(size_t n_before) {
+        out_.resize(n_before);
+        for (size_t close = source_.find("{%", at_); close != std::string::npos;
+             close = source_.find("{%", close + 2)) {
+            size_t p = close + 2;
+            const bool strips = p < source_.size() && source_[p] == '-';
+            if (strips) ++p;
+            while (p < source_.size() && is_blank(source_[p])) ++p;
+            if (!is_at(p, "endraw")) continue;
+            for (p += 6; p < source_.size() && is_blank(source_[p]);) ++p;
+            const bool minus = is_at(p, "-%}");
+            if (!minus && !is_at(p, "%}")) continue;
+            std::string_view text = std::string_view(source_).substr(at_, close - at_);
+            if (strips)
+                while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+            if (!text.empty()) add(Lexeme::Kind::text, text);
+            after_tag(p + (minus ? 3 : 2), minus, true);
+            return {};
+        }
+        return wrong("the raw block has no end, expected {% endraw %}");
+    }
+
+    Status lexeme() {
+        const char c = source_[at_];
+        size_t end = at_ + 1;
+        if (is_letter(c)) {
+            while (end < source_.size() && (is_letter(source_[end]) || is_digit(source_[end]))) ++end;
+            add(Lexeme::Kind::name, std::string_view(source_).substr(at_, end - at_));
+        } else if (is_digit(c)) {
+            end = number();
+        } else if (c == '\'' || c == '"') {
+            return string(c);
+        } else {
+            static const std::string_view kPairs[] = {"==", "!=", "<=", ">=", "//"};
+            for (const std::string_view pair : kPairs)
+                if (is_at(at_, pair)) end = at_ + 2;
+            if (end == at_ + 1 && std::string_view("+-*/%~<>=()[]{}|.,:").find(c) == std::string_view::npos)
+                return wrong("unexpected character ", quote(std::string_view(&source_[at_], 1)));
+            if (c == '(' || c == '[' || c == '{') ++depth_;
+            if ((c == ')' || c == ']' || c == '}') && depth_ > 0) --depth_;
+            add(Lexeme::Kind::symbol, std::string_view(source_).substr(at_, end - at_));
+        }
+        advance(end);
+        return {};
+    }
+
+    size_t number() {
+        size_t end = at_;
+        const auto digits = [&] {
+            while (end < source_.size() && is_digit(source_[end])) ++end;
+        };
+        digits();
+        bool real = false;
+        if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+            real = true;
+            ++end;
+            digits();
+        }
+        if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
+            size_t p = end + 1;
+            if (p < source_.size() && (source_[p] == '+' || source_[p] == '-')) ++p;
+            if (p < source_.size() && is_digit(source_[p])) {
+                real = true;
+                end = p;
+                digits();
+            }
+        }
+        add(real ? Lexeme::Kind::real : Lexeme::Kind::integer, std::string_view(source_).substr(at_, end - at_));
+        return end;
+    }
+
+    /// A string with Python's escapes.
+    Status string(char quote_mark) {
+        std::string text;
+        size_t p = at_ + 1;
+        for (; p < source_.size() && source_[p] != quote_mark; ++p) {
+            if (source_[p] != '\\' || p + 1 >= source_.size()) {
+                text += source_[p];
+                continue;
+            }
+            const char c = source_[++p];
+            static const std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
+            const size_t simple = kFrom.find(c);
+            if (simple != std::string_view::npos) {
+                text += kTo[simple];
+            } else if (c == '\n') {
+                continue;
+            } else if (const size_t n_digit = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0; n_digit > 0) {
+                uint32_t code = 0;
+                for (size_t i = 1; i <= n_digit; ++i) {
+                    const int digit = p + i < source_.size() ? hex_digit(source_[p + i]) : -1;
+                    if (digit < 0) return wrong("expected ", n_digit, " hexadecimal digits after \\", c);
+                    code = code << 4 | static_cast<uint32_t>(digit);
+                }
+                append_utf8(text, code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF) ? 0xFFFD : code);
+                p += n_digit;
+            } else {
+                text += '\\';
+                text += c;
+            }
+        }
+        if (p >= source_.size()) return wrong("a string has no end, expected ", quote_mark);
+        add(Lexeme::Kind::string, text);
+        advance(p + 1);
+        return {};
+    }
+
+    std::string source_;
+    size_t at_ = 0, depth_ = 0;
+    uint32_t line_ = 1;
+    bool line_starts_ = true;  ///< the text at at_ begins a line
+    std::vector<Lexeme> out_;
+};
+
+}  // namespace lex_impl
+
+Result<std::vector<Lexeme>> lex(std::string_view source) { return lex_impl::Lexer(source).run(); }
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/base/jinja_parse.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace parse_impl {
+
+constexpr uint32_t kMaxDepth = 200, kMaxNodes = 200000;
+
+struct Comparison {
+    const char* name;
+    Binary value;
+};
+constexpr Comparison kComparisons[] = {
+    {"==", Binary::equal},  {"!=", Binary::not_equal},     {"<", Binary::less}, {"<=", Binary::less_equal},
+    {">", Binary::greater}, {">=", Binary::greater_equal}, {"in", Binary::in}};
+/// Operators by how strongly they bind, the weakest first.
+constexpr int kSumLevel = 0, kProductLevel = 2;
+struct Operator {
+    const char* name;
+    int level;
+    Binary value;
+};
+constexpr Operator kOperators[] = {{"+", kSumLevel, Binary::add},
+                                   {"-", kSumLevel, Binary::subtract},
+                                   {"~", 1, Binary::concat},
+                                   {"*", kProductLevel, Binary::multiply},
+                                   {"/", kProductLevel, Binary::divide},
+                                   {"//", kProductLevel, Binary::floor_divide},
+                                   {"%", kProductLevel, Binary::modulo}};
+
+class Parser {
+  public:
+    explicit Parser(std::vector<Lexeme> lexemes) : lexemes_(std::move(lexemes)) {
+        program_.nodes.emplace_back();
+        depth_.push_back(0);
+    }
+    Result<Program> run() {
+        program_.body = body({});
+        if (!status_.ok()) return std::move(status_);
+        return std::move(program_);
+    }
+
+  private:
+    using Kind = Lexeme::Kind;
+    const Lexeme& peek(size_t ahead = 0) const { return lexemes_[std::min(at_ + ahead, lexemes_.size() - 1)]; }
+    AUSPEX_NOINLINE bool is(Kind kind, std::string_view text, size_t ahead = 0) const {
+        return peek(ahead).kind == kind && peek(ahead).text == text;
+    }
+    bool is_symbol(std::string_view text) const { return is(Kind::symbol, text); }
+    bool is_word(std::string_view text) const { return is(Kind::name, text); }
+    AUSPEX_NOINLINE bool take(Kind kind, std::string_view text) {
+        if (!is(kind, text)) return false;
+        ++at_;
+        return true;
+    }
+    bool take_symbol(std::string_view text) { return take(Kind::symbol, text); }
+    bool take_word(std::string_view text) { return take(Kind::name, text); }
+
+    bool failed() const { return !status_.ok(); }
+    template <class... A>
+    uint32_t wrong(Code code, const A&... parts) {
+        const Part list[] = {parts...};
+        return wrong_parts(code, list, sizeof...(parts));
+    }
+    AUSPEX_NOINLINE uint32_t wrong_parts(Code code, const Part* parts, size_t n) {
+        if (!failed()) status_ = fail(code, "the chat template, line ", peek().line, ": ", say_parts(parts, n));
+        return 0;
+    }
+    uint32_t expected(const char* what) {
+        const Lexeme& l = peek();
+        static const char* const kEnds[] = {
+            "text", "", "", "", "", "", "{%", "%}", "{{", "}}", "the end of the template"};
+        const char* end = kEnds[static_cast<size_t>(l.kind)];
+        return wrong(Code::bad_argument, "expected ", what, ", found ",
+                     *end != '\0' ? std::string(end) : quote(l.text));
+    }
+    void need_symbol(const char* text) {
+        if (!take_symbol(text)) expected(text);
+    }
+    void need_end_block() {
+        if (!take(Kind::end_block, "")) expected("%}");
+    }
+    std::string need_name() {
+        if (peek().kind != Kind::name) {
+            expected("a name");
+            return {};
+        }
+        return lexemes_[at_++].text;
+    }
+
+    AUSPEX_NOINLINE Node make(Op op) const {
+        Node n;
+        n.op = op;
+        n.line = peek().line;
+        return n;
+    }
+    /// Stores a node. Its parts exist already, so that the depth of the tree is known.
+    uint32_t add(Node&& node) {
+        uint32_t depth = std::max({depth_[node.a], depth_[node.b], depth_[node.c]});
+        for (const uint32_t part : node.parts) depth = std::max(depth, depth_[part]);
+        if (depth >= kMaxDepth) return wrong(Code::unsupported, "nests more than ", kMaxDepth, " levels deep");
+        if (program_.nodes.size() >= kMaxNodes) return wrong(Code::unsupported, "more than ", kMaxNodes, " parts");
+        program_.nodes.push_back(std::move(node));
+        depth_.push_back(depth + 1);
+        return static_cast<uint32_t>(program_.nodes.size() - 1);
+    }
+    uint32_t add(Op op, uint32_t a, uint32_t b = 0, uint32_t c = 0) {
+        Node n = make(op);
+        n.a = a;
+        n.b = b;
+        n.c = c;
+        return add(std::move(n));
+    }
+    /// Counts a level of nested source text, before its parts exist.
+    struct Level {
+        explicit Level(Parser& p) : parser(p) {
+            if (++p.level_ > kMaxDepth) p.wrong(Code::unsupported, "nests more than ", kMaxDepth, " levels deep");
+        }
+        ~Level() { --parser.level_; }
+        Level(const Level&) = delete;
+        Level& operator=(const Level&) = delete;
+        Parser& parser;
+    };
+
+    // ------------------------------------------------------------------------------ statements
+
+    /// Everything up to a block with one of these names, which stays.
+    uint32_t body(std::initializer_list<std::string_view> ends) {
+        const Level level(*this);
+        Node n = make(Op::body);
+        while (!failed()) {
+            const Lexeme& l = peek();
+            if (l.kind == Kind::end) {
+                if (ends.size() > 0) expected(("{% " + std::string(*(ends.end() - 1)) + " %}").c_str());
+                break;
+            }
+            if (l.kind == Kind::text) {
+                Node text = make(Op::text);
+                text.text = l.text;
+                ++at_;
+                n.parts.push_back(add(std::move(text)));
+            } else if (l.kind == Kind::begin_print) {
+                ++at_;
+                n.parts.push_back(add(Op::print, tuple()));
+                if (!take(Kind::end_print, "")) expected("}}");
+            } else {
+                if (std::find(ends.begin(), ends.end(), std::string_view(peek(1).text)) != ends.end()) break;
+                ++at_;
+                n.parts.push_back(statement());
+            }
+        }
+        return add(std::move(n));
+    }
+
+    uint32_t statement() {
+        const std::string name = need_name();
+        if (name == "if") return if_statement();
+        if (name == "for") return for_statement();
+        if (name == "set") return set_statement();
+        if (name == "macro") return macro_statement();
+        if (name == "generation") {
+            need_end_block();
+            const uint32_t inner = body({"endgeneration"});
+            end_of("endgeneration");
+            return inner;
+        }
+        if ((name == "break" || name == "continue") && n_loop_ > 0) {
+            need_end_block();
+            return add(name == "break" ? Op::break_ : Op::continue_, 0);
+        }
+        return wrong(Code::unsupported, "{% ", quote(name), " %} is not supported here");
+    }
+    /// The block that body() stopped at.
+    void end_of(const char* name) {
+        if (!take(Kind::begin_block, "") || !take_word(name)) expected(name);
+        need_end_block();
+    }
+
+    uint32_t if_statement() {
+        Node n = make(Op::if_);
+        do {
+            n.parts.push_back(expression());
+            need_end_block();
+            n.parts.push_back(body({"elif", "else", "endif"}));
+            if (!failed()) ++at_;  // {%
+        } while (!failed() && take_word("elif"));
+        if (take_word("else")) {
+            need_end_block();
+            n.b = body({"endif"});
+            if (!failed()) ++at_;
+        }
+        if (!take_word("endif")) expected("endif");
+        need_end_block();
+        return add(std::move(n));
+    }
+
+    void targets(Node& n) {
+        const bool inside = take_symbol("(");
+        do n.names.push_back(need_name());
+        while (!failed() && take_symbol(","));
+        if (inside) need_symbol(")");
+    }
+
+    uint32_t for_statement() {
+        Node n = make(Op::for_);
+        targets(n);
+        if (!take_word("in")) return expected("in");
+        n.a = or_expression();  // "if" belongs to the loop
+        n.parts.push_back(take_word("if") ? expression() : 0);
+        if (is_word("recursive")) return wrong(Code::unsupported, "recursive loops are not supported");
+        need_end_block();
+        ++n_loop_;
+        n.b = body({"else", "endfor"});
+        --n_loop_;
+        if (!failed() && is(Kind::name, "else", 1)) {
+            end_of("else");
+            n.c = body({"endfor"});
+        }
+        end_of("endfor");
+        return add(std::move(n));
+    }
+
+    uint32_t set_statement() {
+        Node n = make(Op::set);
+        targets(n);
+        if (n.names.size() == 1 && take_symbol(".")) {
+            n.op = Op::set_member;
+            n.text = std::move(n.names[0]);
+            n.names[0] = need_name();
+        }
+        if (take_symbol("=")) {
+            n.a = tuple();
+            need_end_block();
+            return add(std::move(n));
+        }
+        if (n.op == Op::set_member || n.names.size() != 1) return expected("=");
+        n.op = Op::set_block;
+        need_end_block();
+        n.a = body({"endset"});
+        end_of("endset");
+        return add(std::move(n));
+    }
+
+    uint32_t macro_statement() {
+        Node n = make(Op::macro);
+        n.text = need_name();
+        need_symbol("(");
+        while (!failed() && !is_symbol(")")) {
+            n.names.push_back(need_name());
+            n.parts.push_back(take_symbol("=") ? expression() : 0);
+            if (!take_symbol(",")) break;
+        }
+        need_symbol(")");
+        need_end_block();
+        const uint32_t n_loop = std::exchange(n_loop_, 0u);
+        n.a = body({"endmacro"});
+        n_loop_ = n_loop;
+        end_of("endmacro");
+        return add(std::move(n));
+    }
+
+    // ----------------------------------------------------------------------------- expressions
+
+    /// One expression, or several with commas between them, which are a list.
+    uint32_t tuple() {
+        const uint32_t first = expression();
+        if (!is_symbol(",")) return first;
+        Node n = make(Op::list);
+        n.parts.push_back(first);
+        while (!failed() && take_symbol(",")) {
+            if (is_symbol(")") || peek().kind == Kind::end_block || peek().kind == Kind::end_print) break;
+            n.parts.push_back(expression());
+        }
+        return add(std::move(n));
+    }
+
+    uint32_t expression() {
+        const Level level(*this);
+        if (failed()) return 0;
+        uint32_t value = or_expression();
+        while (!failed() && take_word("if")) {
+            const uint32_t condition = or_expression();
+            const uint32_t other = take_word("else") ? expression() : 0;
+            value = add(Op::choose, value, condition, other);
+        }
+        return value;
+    }
+    uint32_t or_expression() {
+        uint32_t left = and_expression();
+        while (!failed() && take_word("or")) left = add(Op::or_, left, and_expression());
+        return left;
+    }
+    uint32_t and_expression() {
+        uint32_t left = not_expression();
+        while (!failed() && take_word("and")) left = add(Op::and_, left, not_expression());
+        return left;
+    }
+    uint32_t not_expression() {
+        const Level level(*this);
+        if (failed()) return 0;
+        if (take_word("not")) return add(Op::not_, not_expression());
+        return comparison();
+    }
+
+    bool take_comparison(Binary* to) {
+        if (is_word("not") && is(Kind::name, "in", 1)) {
+            at_ += 2;
+            *to = Binary::not_in;
+            return true;
+        }
+        if (peek().kind != Kind::symbol && !is_word("in")) return false;
+        for (const Comparison& c : kComparisons)
+            if (peek().text == c.name) {
+                ++at_;
+                *to = c.value;
+                return true;
+            }
+        return false;
+    }
+    /// a < b < c is a < b and b < c.
+    uint32_t comparison() {
+        uint32_t left = operation(kSumLevel), result = 0;
+        Binary code = Binary::equal;
+        while (!failed() && take_comparison(&code)) {
+            const uint32_t right = operation(kSumLevel), one = binary(code, left, right);
+            result = result == 0 ? one : add(Op::and_, result, one);
+            left = right;
+        }
+        return result == 0 ? left : result;
+    }
+    uint32_t binary(Binary code, uint32_t left, uint32_t right) {
+        Node n = make(Op::binary);
+        n.code = static_cast<uint8_t>(code);
+        n.a = left;
+        n.b = right;
+        return add(std::move(n));
+    }
+
+    /// Operators of `level` and of those that bind more strongly.
+    uint32_t operation(int level) {
+        if (level > kProductLevel) return unary(true);
+        uint32_t left = operation(level + 1);
+        while (!failed() && peek().kind == Kind::symbol) {
+            const Operator* found = nullptr;
+            for (const Operator& o : kOperators)
+                if (o.level == level && peek().text == o.name) found = &o;
+            if (found == nullptr) break;
+            ++at_;
+            left = binary(found->value, left, operation(level + 1));
+        }
+        return left;
+    }
+
+    uint32_t unary(bool filters) {
+        const Level level(*this);
+        if (failed()) return 0;
+        uint32_t value = 0;
+        if (take_symbol("-"))
+            value = add(Op::negate, unary(false));
+        else if (take_symbol("+"))
+            value = unary(false);
+        else
+            value = primary();
+        value = postfix(value);
+        return filters ? filtered(value) : value;
+    }
+
+    uint32_t primary() {
+        const Lexeme& l = peek();
+        Node n = make(Op::none);
+        switch (l.kind) {
+            case Kind::name: return word();
+            case Kind::integer:
+            case Kind::real: return number();
+            case Kind::string:
+                n.op = Op::string;
+                while (peek().kind == Kind::string) n.text += lexemes_[at_++].text;
+                return add(std::move(n));
+            case Kind::symbol:
+                if (take_symbol("(")) return parenthesis();
+                if (take_symbol("[")) return list();
+                if (take_symbol("{")) return map();
+                break;
+            case Kind::text:
+            case Kind::begin_block:
+            case Kind::end_block:
+            case Kind::begin_print:
+            case Kind::end_print:
+            case Kind::end: break;
+        }
+        return expected("a value");
+    }
+
+    uint32_t word() {
+        Node n = make(Op::name);
+        n.text = lexemes_[at_++].text;
+        if (n.text == "true" || n.text == "True") n.op = Op::true_;
+        if (n.text == "false" || n.text == "False") n.op = Op::false_;
+        if (n.text == "none" || n.text == "None") n.op = Op::none;
+        for (const char* reserved : {"and", "else", "if", "in", "is", "not", "or"})
+            if (n.text == reserved) {
+                --at_;
+                return expected("a value");
+            }
+        return add(std::move(n));
+    }
+
+    uint32_t number() {
+        const Lexeme& l = lexemes_[at_++];
+        Node n = make(l.kind == Kind::integer ? Op::integer : Op::real);
+        n.text = l.text;
+        if (n.op == Op::integer) {
+            for (const char c : l.text) {
+                const int64_t digit = c - '0';
+                if (n.integer > (INT64_MAX - digit) / 10)
+                    return wrong(Code::unsupported, "the number ", l.text, " is too large");
+                n.integer = n.integer * 10 + digit;
+            }
+        }
+        return add(std::move(n));
+    }
+
+    uint32_t parenthesis() {
+        if (take_symbol(")")) return add(make(Op::list));
+        const uint32_t value = tuple();
+        need_symbol(")");
+        return value;
+    }
+    uint32_t list() {
+        Node n = make(Op::list);
+        while (!failed() && !is_symbol("]")) {
+            n.parts.push_back(expression());
+            if (!take_symbol(",")) break;
+        }
+        need_symbol("]");
+        return add(std::move(n));
+    }
+    uint32_t map() {
+        Node n = make(Op::map);
+        while (!failed() && !is_symbol("}")) {
+            n.parts.push_back(expression());
+            need_symbol(":");
+            n.parts.push_back(expression());
+            if (!take_symbol(",")) break;
+        }
+        need_symbol("}");
+        return add(std::move(n));
+    }
+
+    uint32_t postfix(uint32_t value) {
+        while (!failed()) {
+            if (take_symbol(".")) {
+                Node n = make(Op::member);
+                n.a = value;
+                n.text = peek().text;
+                if (peek().kind != Kind::name && peek().kind != Kind::integer) return expected("a name");
+                ++at_;
+                value = add(std::move(n));
+            } else if (take_symbol("[")) {
+                value = subscript(value);
+            } else if (is_symbol("(")) {
+                Node n = make(Op::call);
+                n.a = value;
+                arguments(n);
+                value = add(std::move(n));
+            } else {
+                break;
+            }
+        }
+        return value;
+    }
+    uint32_t subscript(uint32_t value) {
+        Node n = make(Op::slice);
+        n.a = value;
+        uint32_t n_colon = 0;
+        n.parts.assign(3, 0);
+        while (!failed() && !is_symbol("]")) {
+            if (take_symbol(":")) {
+                if (++n_colon > 2) return expected("]");
+            } else {
+                n.parts[n_colon] = expression();
+                if (!is_symbol(":")) break;
+            }
+        }
+        need_symbol("]");
+        if (n_colon > 0) return add(std::move(n));
+        if (n.parts[0] == 0) return expected("an index");
+        return add(Op::item, value, n.parts[0]);
+    }
+
+    /// (a, b, name=c) after a call, a filter or a test.
+    void arguments(Node& n) {
+        need_symbol("(");
+        while (!failed() && !is_symbol(")")) {
+            const bool named = peek().kind == Kind::name && is(Kind::symbol, "=", 1);
+            n.names.emplace_back();
+            if (named) {
+                n.names.back() = peek().text;
+                at_ += 2;
+            }
+            n.parts.push_back(expression());
+            if (!take_symbol(",")) break;
+        }
+        need_symbol(")");
+    }
+
+    /// Filters, tests and calls behind a value.
+    uint32_t filtered(uint32_t value) {
+        while (!failed()) {
+            if (take_symbol("|")) {
+                Node n = make(Op::filter);
+                Filter filter = Filter::string;
+                const std::string name = need_name();
+                if (!failed() && !find_filter(name, &filter))
+                    return wrong(Code::unsupported, "there is no filter ", quote(name));
+                n.code = static_cast<uint8_t>(filter);
+                n.a = value;
+                if (is_symbol("(")) arguments(n);
+                value = add(std::move(n));
+            } else if (take_word("is")) {
+                value = test(value);
+            } else {
+                break;
+            }
+        }
+        return value;
+    }
+    uint32_t test(uint32_t value) {
+        const bool negated = take_word("not");
+        Node n = make(Op::test);
+        Test test = Test::defined;
+        const std::string name = need_name();
+        if (!failed() && !find_test(name, &test)) return wrong(Code::unsupported, "there is no test ", quote(name));
+        n.code = static_cast<uint8_t>(test);
+        n.a = value;
+        if (is_symbol("(")) {
+            arguments(n);
+        } else if (takes_argument(test)) {
+            n.names.emplace_back();
+            n.parts.push_back(postfix(primary()));
+        }
+        if (takes_argument(test) != (n.parts.size() == 1))
+            return wrong(Code::bad_argument, "the test ", name, " has ", n.parts.size(), " arguments, expected ",
+                         takes_argument(test) ? 1 : 0);
+        const uint32_t made = add(std::move(n));
+        return negated ? add(Op::not_, made) : made;
+    }
+
+    std::vector<Lexeme> lexemes_;
+    size_t at_ = 0;
+    Program program_;
+    std::vector<uint32_t> depth_;  ///< of the tree below each node
+    uint32_t level_ = 0, n_loop_ = 0;
+    Status status_;
+};
+
+}  // namespace parse_impl
+
+Node::Node() = default;
+Node::Node(Node&&) noexcept = default;
+Node::~Node() = default;
+
+Result<Program> parse(std::string_view source) {
+    std::vector<Lexeme> lexemes;
+    AUSPEX_TRY(lex(source).get(lexemes));
+    return parse_impl::Parser(std::move(lexemes)).run();
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/base/jinja_value.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace value_impl {
+
+constexpr int kMaxDepth = 200;
+
+std::string number_text(const Value& v, bool as_json) {
+    if (v.is(Value::Kind::integer)) return say(v.integer);
+    if (v.data != nullptr) return python_number(v.text(), as_json);
+    if (std::isnan(v.real)) return as_json ? "NaN" : "nan";
+    if (std::isinf(v.real)) return std::string(v.real < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
+    char digits[40];
+    std::snprintf(digits, sizeof digits, "%.17e", v.real);
+    for (char& c : digits)
+        if (c == ',') c = '.';
+    return python_number(digits, as_json);
+}
+
+/// Python's repr() of a string.
+std::string quoted(std::string_view text) {
+    const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
+    const char mark = single ? '\'' : '"';
+    std::string out(1, mark);
+    for (const char c : text) {
+        const unsigned char byte = static_cast<unsigned char>(c);
+        static const std::string_view kPlain = "\n\r\t\\", kNames = "nrt\\";
+        const size_t named = kPlain.find(c);
+        if (named != std::string_view::npos) {
+            out += '\\';
+            out += kNames[named];
+        } else if (c == mark) {
+            out += '\\';
+            out += c;
+        } else if (byte < 0x20 || byte == 0x7F) {
+            char hex[8];
+            std::snprintf(hex, sizeof hex, "\\x%02x", byte);
+            out += hex;
+        } else {
+            out += c;
+        }
+    }
+    return out + mark;
+}
+
+/// Writes values within lists and maps, as Python shows them or as JSON.
+class Writer {
+  public:
+    /// form: of JSON; null: as Python shows values.
+    explicit Writer(const JsonForm* form) : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()) {}
+
+    void value(const Value& v, int depth) {
+        if (depth > kMaxDepth || out.size() > kMaxHeapBytes / 2) {
+            status = fail(Code::bad_argument, "a value is too large or nests too deep to be written");
+            return;
+        }
+        switch (v.kind) {
+            case Value::Kind::none: out += json_ ? "null" : "None"; return;
+            case Value::Kind::boolean:
+                out += v.integer != 0 ? (json_ ? "true" : "True") : (json_ ? "false" : "False");
+                return;
+            case Value::Kind::integer:
+            case Value::Kind::real: out += number_text(v, json_); return;
+            case Value::Kind::string: string(v.text()); return;
+            case Value::Kind::list:
+            case Value::Kind::map:
+            case Value::Kind::name_space: items(v, depth); return;
+            case Value::Kind::undefined:
+            case Value::Kind::loop:
+            case Value::Kind::macro:
+            case Value::Kind::function: break;
+        }
+        if (json_)
+            status = fail(Code::bad_argument, v.kind_name(), " cannot be written as JSON");
+        else if (!v.is(Value::Kind::undefined))
+            out += say("<", v.kind_name(), ">");
+    }
+
+    std::string out;
+    Status status;
+
+  private:
+    void string(std::string_view text) {
+        if (!json_) {
+            out += quoted(text);
+            return;
+        }
+        const std::string plain = json_quoted(text);
+        if (!form_.ascii) {
+            out += plain;
+            return;
+        }
+        for (size_t at = 0, n = 0; at < plain.size(); at += n) {
+            const uint32_t c = decode_utf8(plain.data() + at, plain.size() - at, &n);
+            if (c < 0x80)
+                out += plain[at];
+            else
+                escape(c);
+        }
+    }
+    void escape(uint32_t c) {
+        char hex[16];
+        if (c == kBadCodePoint) c = 0xFFFD;
+        if (c > 0xFFFF)
+            std::snprintf(hex, sizeof hex, "\\u%04x\\u%04x", static_cast<unsigned>(0xD7C0 + (c >> 10)),
+                          static_cast<unsigned>(0xDC00 + (c & 0x3FF)));
+        else
+            std::snprintf(hex, sizeof hex, "\\u%04x", static_cast<unsigned>(c));
+        out += hex;
+    }
+    void line(int depth) {
+        if (form_.indent < 0) return;
+        out += '\n';
+        out.append(static_cast<size_t>(form_.indent) * static_cast<size_t>(depth), ' ');
+    }
+    void items(const Value& v, int depth) {
+        const bool map = v.is_map();
+        out += map ? '{' : '[';
+        for (size_t i = 0; i < v.items().size() && status.ok(); ++i) {
+            if (i > 0) out += form_.item;
+            line(depth + 1);
+            if (map) {
+                string(v.data->keys[i]);
+                out += form_.key;
+            }
+            value(v.items()[i], depth + 1);
+        }
+        if (!v.items().empty()) line(depth);
+        out += map ? '}' : ']';
+    }
+
+    bool json_;
+    JsonForm form_;
+};
+
+bool equal_within(const Value& a, const Value& b, int depth, uint32_t* n_left) {
+    if (a.is_number() && b.is_number()) {
+        if (a.is(Value::Kind::real) || b.is(Value::Kind::real)) return a.number() == b.number();
+        return a.integer == b.integer;
+    }
+    if (a.kind != b.kind) return false;
+    if (a.is(Value::Kind::string)) return a.text() == b.text();
+    if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
+    if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
+    for (size_t i = 0; i < a.items().size(); ++i) {
+        const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
+        if (other == nullptr || --*n_left == 0 || !equal_within(a.items()[i], *other, depth + 1, n_left)) return false;
+    }
+    return true;
+}
+
+}  // namespace value_impl
+
+const char* Value::kind_name() const {
+    static const char* const kNames[] = {"undefined", "none",  "a boolean",   "an integer", "a number", "a string",
+                                         "a list",    "a map", "a namespace", "the loop",   "a macro",  "a function"};
+    return kNames[static_cast<size_t>(kind)];
+}
+
+bool Value::truth() const {
+    switch (kind) {
+        case Kind::undefined:
+        case Kind::none: return false;
+        case Kind::boolean:
+        case Kind::integer: return integer != 0;
+        case Kind::real: return real != 0;
+        case Kind::string: return !text().empty();
+        case Kind::list:
+        case Kind::map: return !items().empty();
+        case Kind::name_space:
+        case Kind::loop:
+        case Kind::macro:
+        case Kind::function: break;
+    }
+    return true;
+}
+
+const Value* Value::find(std::string_view key) const {
+    if (!is_map()) return nullptr;
+    for (size_t i = 0; i < data->keys.size(); ++i)
+        if (data->keys[i] == key) return &data->items[i];
+    return nullptr;
+}
+
+Value Heap::boolean(bool b) {
+    Value v;
+    v.kind = Value::Kind::boolean;
+    v.integer = b ? 1 : 0;
+    return v;
+}
+Value Heap::integer(int64_t i) {
+    Value v;
+    v.kind = Value::Kind::integer;
+    v.integer = i;
+    return v;
+}
+Value Heap::real(double d) {
+    Value v;
+    v.kind = Value::Kind::real;
+    v.real = d;
+    return v;
+}
+Data* Heap::make(Value::Kind kind, Value* to) {
+    all_.push_back(std::make_unique<Data>());
+    charge(sizeof(Data) + 2 * sizeof(void*));
+    to->kind = kind;
+    to->data = all_.back().get();
+    return to->data;
+}
+Value Heap::string(Marked&& text) {
+    Value v;
+    charge(text.text.size() + text.marks.size() * sizeof(text.marks[0]));
+    make(Value::Kind::string, &v)->text = std::move(text);
+    return v;
+}
+Value Heap::list(std::vector<Value>&& items) {
+    Value v;
+    charge(items.size() * sizeof(Value));
+    make(Value::Kind::list, &v)->items = std::move(items);
+    return v;
+}
+Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
+    Value v;
+    for (const std::string& key : keys) charge(key.size() + sizeof(std::string) + sizeof(Value));
+    Data* data = make(Value::Kind::map, &v);
+    data->keys = std::move(keys);
+    data->items = std::move(items);
+    return v;
+}
+
+Value Heap::of_json(const Json& json) {
+    Value v;
+    switch (json.kind()) {
+        case Json::Kind::null: v.kind = Value::Kind::none; return v;
+        case Json::Kind::boolean: return boolean(json.boolean());
+        case Json::Kind::string: return input(json.text());
+        case Json::Kind::number: {
+            const std::string& digits = json.text();
+            if (digits.find_first_of(".eE") == std::string::npos && digits.size() < 19)
+                return integer(std::strtoll(digits.c_str(), nullptr, 10));
+            make(Value::Kind::real, &v)->text.add(digits, false);
+            v.real = json_double(digits);
+            return v;
+        }
+        case Json::Kind::array:
+        case Json::Kind::object: break;
+    }
+    std::vector<Value> items;
+    items.reserve(json.items().size());
+    for (const Json& item : json.items()) items.push_back(of_json(item));
+    return json.is(Json::Kind::array) ? list(std::move(items))
+                                      : map(std::vector<std::string>(json.keys()), std::move(items));
+}
+
+bool equal(const Value& a, const Value& b) {
+    uint32_t n_left = 1000000;
+    return value_impl::equal_within(a, b, 0, &n_left);
+}
+
+Result<Marked> to_text(const Value& value) {
+    if (value.is(Value::Kind::string)) return value.marked();
+    value_impl::Writer writer(nullptr);
+    writer.value(value, 0);
+    if (!writer.status.ok()) return std::move(writer.status);
+    return Marked(writer.out, false);
+}
+
+Status to_json(const Value& value, const JsonForm& form, std::string* to) {
+    value_impl::Writer writer(&form);
+    writer.value(value, 0);
+    *to = std::move(writer.out);
+    return std::move(writer.status);
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/base/jinja_run.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace run_impl {
+
+/// Counts one level of nested evaluation.
+struct Level {
+    explicit Level(uint32_t& depth) : depth_(depth) { ++depth_; }
+    ~Level() { --depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+  private:
+    uint32_t& depth_;
+};
+
+/// An index into n elements: a negative one counts from the end. False: there is no such element.
+bool in_range(int64_t i, size_t n, size_t* to) {
+    if (i < 0) i += static_cast<int64_t>(n);
+    if (i < 0 || i >= static_cast<int64_t>(n)) return false;
+    *to = static_cast<size_t>(i);
+    return true;
+}
+
+/// The places that Python's slice [from:to:step] of n elements takes. An absent bound is undefined.
+std::vector<size_t> slice_places(const Value& from, const Value& to, int64_t step, size_t count) {
+    const int64_t n = static_cast<int64_t>(count);
+    const auto bound = [n, step](const Value& v, int64_t absent) {
+        if (!v.is_number()) return absent;
+        int64_t at = v.integer;
+        if (at < 0) at += n;
+        return step > 0 ? std::max<int64_t>(0, std::min(at, n)) : std::max<int64_t>(-1, std::min(at, n - 1));
+    };
+    const int64_t begin = bound(from, step > 0 ? 0 : n - 1), end = bound(to, step > 0 ? n : -1);
+    std::vector<size_t> places;
+    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+        places.push_back(static_cast<size_t>(i));
+        if (step > n || step < -n) break;
+    }
+    return places;
+}
+
+}  // namespace run_impl
+
+std::vector<size_t> character_starts(std::string_view text) {
+    std::vector<size_t> starts;
+    size_t n = 0;
+    for (size_t at = 0; at < text.size(); at += n) {
+        starts.push_back(at);
+        decode_utf8(text.data() + at, text.size() - at, &n);
+    }
+    starts.push_back(text.size());
+    return starts;
+}
+
+void Run::set(std::string_view name, const Value& value) {
+    for (auto& variable : scopes_.back().names)
+        if (variable.first == name) {
+            variable.second = value;
+            return;
+        }
+    scopes_.back().names.emplace_back(name, value);
+}
+
+Result<Marked> Run::run() {
+    Marked text = captured(program_.body);
+    if (failed()) return std::move(status_);
+    return text;
+}
+
+Value Run::wrong_parts(const Part* parts, size_t n) {
+    if (!failed()) status_ = fail(Code::bad_argument, "the chat template, line ", line_, ": ", say_parts(parts, n));
+    return Value();
+}
+
+Marked Run::text_of(const Value& v) {
+    Marked text;
+    if (const Status s = to_text(v).get(text); !s.ok()) wrong(s.text);
+    return text;
+}
+
+bool Run::step() {
+    if (failed()) return false;
+    if (++n_step_ > kMaxSteps) wrong("it takes more than ", kMaxSteps, " steps");
+    if (depth_ > kMaxRunDepth) wrong("it nests more than ", kMaxRunDepth, " levels deep: does a macro call itself?");
+    if (heap.full() || (out_ != nullptr && out_->text.size() > kMaxHeapBytes))
+        wrong("it needs more than ", kMaxHeapBytes >> 20, " MiB");
+    return !failed();
+}
+
+Marked Run::captured(uint32_t body) {
+    Marked text;
+    Marked* const before = std::exchange(out_, &text);
+    statement(body);
+    out_ = before;
+    return text;
+}
+
+// ---------------------------------------------------------------------------------- statements
+
+Run::Flow Run::statement(uint32_t id) {
+    const run_impl::Level level(depth_);
+    const Node& n = program_.nodes[id];
+    line_ = n.line;
+    if (!step()) return Flow::next;
+    switch (n.op) {
+        case Op::body:
+            for (const uint32_t part : n.parts) {
+                const Flow flow = statement(part);
+                if (flow != Flow::next || failed()) return flow;
+            }
+            return Flow::next;
+        case Op::text: out_->add(n.text, true); return Flow::next;
+        case Op::print: out_->add(text_of(expression(n.a))); return Flow::next;
+        case Op::if_:
+            for (size_t i = 0; i < n.parts.size(); i += 2) {
+                const bool holds = expression(n.parts[i]).truth();
+                if (failed()) return Flow::next;
+                if (holds) return statement(n.parts[i + 1]);
+            }
+            return n.b != 0 ? statement(n.b) : Flow::next;
+        case Op::for_: return for_statement(n);
+        case Op::set: assign(n.names, expression(n.a)); return Flow::next;
+        case Op::set_member: set_member(n); return Flow::next;
+        case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
+        case Op::macro: {
+            Value v;
+            v.kind = Value::Kind::macro;
+            v.integer = id;
+            set(n.text, v);
+            return Flow::next;
+        }
+        case Op::break_: return Flow::break_;
+        case Op::continue_: return Flow::continue_;
+        default: return Flow::next;
+    }
+}
+
+void Run::assign(const std::vector<std::string>& names, const Value& value) {
+    if (failed()) return;
+    if (names.size() == 1) {
+        set(names[0], value);
+        return;
+    }
+    std::vector<Value> items;
+    if (!elements(value, &items)) return;
+    if (items.size() != names.size()) {
+        wrong("expected ", names.size(), " values, found ", items.size());
+        return;
+    }
+    for (size_t i = 0; i < names.size(); ++i) set(names[i], items[i]);
+}
+
+void Run::set_member(const Node& n) {
+    const Value value = expression(n.a);
+    const Value space = name(n.text);
+    if (failed()) return;
+    if (!space.is(Value::Kind::name_space)) {
+        wrong(quote(n.text), " is ", space.kind_name(), ", expected a namespace");
+        return;
+    }
+    if (Value* old = const_cast<Value*>(space.find(n.names[0])); old != nullptr) {
+        *old = value;
+        return;
+    }
+    heap.charge(sizeof(std::string) + sizeof(Value));
+    space.data->keys.push_back(n.names[0]);
+    space.data->items.push_back(value);
+}
+
+/// What a loop runs over, without what its condition leaves out.
+bool Run::loop_items(const Node& n, std::vector<Value>* to) {
+    std::vector<Value> all;
+    const Value over = expression(n.a);
+    if (failed() || !elements(over, &all)) return false;
+    if (n.parts[0] == 0) {
+        *to = std::move(all);
+        return true;
+    }
+    scopes_.emplace_back();
+    for (const Value& v : all) {
+        assign(n.names, v);
+        if (expression(n.parts[0]).truth()) to->push_back(v);
+        if (failed()) break;
+    }
+    scopes_.pop_back();
+    return !failed();
+}
+
+Run::Flow Run::for_statement(const Node& n) {
+    std::vector<Value> items;
+    if (!loop_items(n, &items)) return Flow::next;
+    const size_t count = items.size();
+    if (count == 0) return n.c != 0 ? statement(n.c) : Flow::next;
+    Value loop;
+    heap.charge(count * sizeof(Value));
+    Data* const data = heap.make(Value::Kind::loop, &loop);
+    data->items = std::move(items);
+    data->depth = ++n_loop_;
+    scopes_.emplace_back();
+    for (size_t i = 0; i < count && !failed(); ++i) {
+        scopes_.back().names.clear();
+        data->i = i;
+        set("loop", loop);
+        assign(n.names, data->items[i]);
+        if (statement(n.b) == Flow::break_) break;
+    }
+    scopes_.pop_back();
+    --n_loop_;
+    return Flow::next;
+}
+
+// --------------------------------------------------------------------------------- expressions
+
+Value Run::expression(uint32_t id) {
+    const run_impl::Level level(depth_);
+    const Node& n = program_.nodes[id];
+    if (!step()) return Value();
+    const uint32_t line = std::exchange(line_, n.line);
+    const Value v = evaluate(n);
+    if (!failed()) line_ = line;
+    return v;
+}
+
+Value Run::evaluate(const Node& n) {
+    switch (n.op) {
+        case Op::none: {
+            Value v;
+            v.kind = Value::Kind::none;
+            return v;
+        }
+        case Op::true_:
+        case Op::false_: return Heap::boolean(n.op == Op::true_);
+        case Op::integer: return Heap::integer(n.integer);
+        case Op::real: return Heap::real(json_double(n.text));
+        case Op::string: return heap.string(Marked(n.text, true));
+        case Op::name: return name(n.text);
+        case Op::list: return heap.list(arguments(n).items);
+        case Op::map: return map(n);
+        case Op::member: return member(expression(n.a), n.text, program_.nodes[n.a]);
+        case Op::item: return item(n);
+        case Op::slice: return slice(n);
+        case Op::call: return call(n);
+        case Op::filter: {
+            const Value v = expression(n.a);
+            const Arguments args = arguments(n);
+            return failed() ? Value() : filter(static_cast<Filter>(n.code), v, args);
+        }
+        case Op::test: {
+            const Value v = expression(n.a);
+            const Value argument = n.parts.empty() ? Value() : expression(n.parts[0]);
+            return failed() ? Value() : Heap::boolean(test(static_cast<Test>(n.code), v, argument));
+        }
+        case Op::not_: return Heap::boolean(!expression(n.a).truth());
+        case Op::negate: return arithmetic(Binary::subtract, Heap::integer(0), expression(n.a));
+        case Op::and_:
+        case Op::or_: {
+            const Value left = expression(n.a);
+            return failed() || left.truth() == (n.op == Op::or_) ? left : expression(n.b);
+        }
+        case Op::choose: {
+            const bool holds = expression(n.b).truth();
+            return failed() ? Value() : holds ? expression(n.a) : n.c != 0 ? expression(n.c) : Value();
+        }
+        case Op::binary: return binary(n);
+        default: return Value();
+    }
+}
+
+Value Run::name(std::string_view name) {
+    for (size_t i = scopes_.size(); i-- > 0;) {
+        const auto& names = scopes_[i].names;
+        for (size_t k = names.size(); k-- > 0;)
+            if (names[k].first == name) return names[k].second;
+        if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
+    }
+    Value v;
+    Function f = Function::dict;
+    if (find_function(name, &f)) {
+        v.kind = Value::Kind::function;
+        v.integer = static_cast<int64_t>(f);
+    }
+    return v;
+}
+
+Value Run::map(const Node& n) {
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    for (size_t i = 0; i < n.parts.size() && !failed(); i += 2) {
+        const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
+        if (failed()) break;
+        std::string text = text_of(key).text;
+        const auto known = std::find(keys.begin(), keys.end(), text);
+        if (known != keys.end()) {
+            items[static_cast<size_t>(known - keys.begin())] = value;
+        } else {
+            keys.push_back(std::move(text));
+            items.push_back(value);
+        }
+    }
+    return failed() ? Value() : heap.map(std::move(keys), std::move(items));
+}
+
+Value Run::member(const Value& of, std::string_view name, const Node& n) {
+    if (failed()) return Value();
+    if (of.is(Value::Kind::undefined)) return wrong(n.text.empty() ? "a value" : quote(n.text), " is undefined");
+    if (of.is_map()) {
+        const Value* found = of.find(name);
+        return found != nullptr ? *found : Value();
+    }
+    if (!of.is(Value::Kind::loop)) return Value();
+    const Data& loop = *of.data;
+    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size());
+    if (name == "index") return Heap::integer(i + 1);
+    if (name == "index0") return Heap::integer(i);
+    if (name == "first") return Heap::boolean(i == 0);
+    if (name == "last") return Heap::boolean(i + 1 == count);
+    if (name == "length") return Heap::integer(count);
+    if (name == "revindex") return Heap::integer(count - i);
+    if (name == "revindex0") return Heap::integer(count - i - 1);
+    if (name == "depth") return Heap::integer(loop.depth);
+    if (name == "depth0") return Heap::integer(loop.depth - 1);
+    if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
+    if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
+    return Value();
+}
+
+Value Run::item(const Node& n) {
+    const Value of = expression(n.a), key = expression(n.b);
+    if (failed()) return Value();
+    if (key.is(Value::Kind::string)) return member(of, key.text(), program_.nodes[n.a]);
+    if (of.is(Value::Kind::undefined)) return member(of, "", program_.nodes[n.a]);
+    size_t at = 0;
+    if (!key.is_number() || key.is(Value::Kind::real)) return Value();
+    if (of.is(Value::Kind::list))
+        return run_impl::in_range(key.integer, of.items().size(), &at) ? of.items()[at] : Value();
+    if (of.is_map()) return member(of, text_of(key).text, program_.nodes[n.a]);
+    if (!of.is(Value::Kind::string)) return Value();
+    const std::vector<size_t> starts = character_starts(of.text());
+    if (!run_impl::in_range(key.integer, starts.size() - 1, &at)) return Value();
+    return heap.string(of.marked().cut(starts[at], starts[at + 1]));
+}
+
+Value Run::slice(const Node& n) {
+    const Value of = expression(n.a);
+    Value bound[3];
+    for (size_t i = 0; i < 3 && !failed(); ++i)
+        if (n.parts[i] != 0) {
+            bound[i] = expression(n.parts[i]);
+            if (bound[i].is(Value::Kind::real) || bound[i].is(Value::Kind::string))
+                return wrong("a bound of a slice is ", bound[i].kind_name(), ", expected an integer");
+        }
+    if (failed()) return Value();
+    const int64_t step = bound[2].is_number() ? bound[2].integer : 1;
+    if (step == 0) return wrong("the step of a slice is 0");
+    if (of.is(Value::Kind::list)) {
+        std::vector<Value> items;
+        for (const size_t at : run_impl::slice_places(bound[0], bound[1], step, of.items().size()))
+            items.push_back(of.items()[at]);
+        return heap.list(std::move(items));
+    }
+    if (!of.is(Value::Kind::string)) return wrong(of.kind_name(), " cannot be cut into slices");
+    const std::vector<size_t> starts = character_starts(of.text());
+    const std::vector<size_t> places = run_impl::slice_places(bound[0], bound[1], step, starts.size() - 1);
+    Marked text;
+    if (step == 1 && !places.empty())
+        text = of.marked().cut(starts[places.front()], starts[places.back() + 1]);
+    else
+        for (const size_t at : places) text.add(of.marked().cut(starts[at], starts[at + 1]));
+    return heap.string(std::move(text));
+}
+
+Arguments Run::arguments(const Node& n) {
+    Arguments args;
+    if (!n.names.empty()) args.names = &n.names;
+    for (const uint32_t part : n.parts) {
+        args.items.push_back(expression(part));
+        if (failed()) break;
+    }
+    return args;
+}
+
+Value Run::binary(const Node& n) {
+    const Value a = expression(n.a), b = expression(n.b);
+    if (failed()) return Value();
+    const Binary op = static_cast<Binary>(n.code);
+    switch (op) {
+        case Binary::add: return add(a, b);
+        case Binary::concat: {
+            Marked text = text_of(a);
+            text.add(text_of(b));
+            return heap.string(std::move(text));
+        }
+        case Binary::equal: return Heap::boolean(equal(a, b));
+        case Binary::not_equal: return Heap::boolean(!equal(a, b));
+        case Binary::less: return Heap::boolean(less(a, b));
+        case Binary::greater: return Heap::boolean(less(b, a));
+        case Binary::less_equal: return Heap::boolean(!less(b, a));
+        case Binary::greater_equal: return Heap::boolean(!less(a, b));
+        case Binary::in: return Heap::boolean(contains(b, a));
+        case Binary::not_in: return Heap::boolean(!contains(b, a));
+        case Binary::subtract:
+        case Binary::multiply:
+        case Binary::divide:
+        case Binary::floor_divide:
+        case Binary::modulo: break;
+    }
+    return arithmetic(op, a, b);
+}
+
+Value Run::add(const Value& a, const Value& b) {
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) {
+        Marked text = a.marked();
+        text.add(b.marked());
+        return heap.string(std::move(text));
+    }
+    if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
+        std::vector<Value> items = a.items();
+        items.insert(items.end(), b.items().begin(), b.items().end());
+        return heap.list(std::move(items));
+    }
+    return arithmetic(Binary::add, a, b);
+}
+
+Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
+    if (failed()) return Value();
+    if (!a.is_number() || !b.is_number())
+        return wrong(a.kind_name(), " and ", b.kind_name(), ", expected two numbers",
+                     op == Binary::add ? ", strings or lists" : "");
+    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real))
+        return integers(op, a.integer, b.integer);
+    const double x = a.number(), y = b.number();
+    if (y == 0 && op != Binary::add && op != Binary::subtract && op != Binary::multiply)
+        return wrong("division by zero");
+    switch (op) {
+        case Binary::add: return Heap::real(x + y);
+        case Binary::subtract: return Heap::real(x - y);
+        case Binary::multiply: return Heap::real(x * y);
+        case Binary::divide: return Heap::real(x / y);
+        case Binary::floor_divide: return Heap::real(std::floor(x / y));
+        default: return Heap::real(x - y * std::floor(x / y));  // modulo
+    }
+}
+
+/// Integers as in Python, but of 64 bits.
+Value Run::integers(Binary op, int64_t a, int64_t b) {
+    constexpr int64_t kMax = int64_t{1} << 62;
+    const double exact = op == Binary::multiply ? static_cast<double>(a) * static_cast<double>(b)
+                         : op == Binary::add    ? static_cast<double>(a) + static_cast<double>(b)
+                                                : static_cast<double>(a) - static_cast<double>(b);
+    if (!(std::fabs(exact) < static_cast<double>(kMax))) return wrong("an integer is too large");
+    switch (op) {
+        case Binary::add: return Heap::integer(a + b);
+        case Binary::subtract: return Heap::integer(a - b);
+        case Binary::multiply: return Heap::integer(a * b);
+        default: break;
+    }
+    if (b == 0) return wrong("division by zero");
+    const int64_t rest = a % b, quotient = a / b;
+    const bool down = rest != 0 && (rest < 0) != (b < 0);
+    return Heap::integer(op == Binary::modulo ? rest + (down ? b : 0) : quotient - (down ? 1 : 0));
+}
+
+bool Run::contains(const Value& whole, const Value& part) {
+    if (whole.is(Value::Kind::string)) {
+        if (part.is(Value::Kind::string)) return whole.text().find(part.text()) != std::string::npos;
+        wrong(part.kind_name(), " in a string, expected a string");
+        return false;
+    }
+    if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
+    if (whole.is(Value::Kind::list))
+        return std::any_of(whole.items().begin(), whole.items().end(), [&](const Value& v) { return equal(v, part); });
+    if (!whole.is(Value::Kind::undefined)) wrong("'in' ", whole.kind_name(), ", expected a string, a list or a map");
+    return false;
+}
+
+bool Run::less(const Value& a, const Value& b) {
+    if (a.is_number() && b.is_number())
+        return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) return a.text() < b.text();
+    wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
+    return false;
+}
+
+bool Run::elements(const Value& v, std::vector<Value>* to) {
+    to->clear();
+    switch (v.kind) {
+        case Value::Kind::undefined: return true;
+        case Value::Kind::list: *to = v.items(); return true;
+        case Value::Kind::map:
+        case Value::Kind::name_space:
+            for (const std::string& key : v.data->keys) to->push_back(heap.input(key));
+            return true;
+        case Value::Kind::string: {
+            const std::vector<size_t> starts = character_starts(v.text());
+            for (size_t i = 0; i + 1 < starts.size() && !heap.full(); ++i)
+                to->push_back(heap.string(v.marked().cut(starts[i], starts[i + 1])));
+            return true;
+        }
+        default: wrong(v.kind_name(), " cannot be iterated"); return false;
+    }
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/base/jinja_filter.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+Marked stripped(const Marked& text, const std::string* characters, bool left, bool right) {
+    const auto goes = [characters](uint32_t c) {
+        if (characters == nullptr) return is_python_space(c);
+        std::string one;
+        append_utf8(one, c);
+        return characters->find(one) != std::string::npos;
+    };
+    std::string_view rest = text.text;
+    size_t n = 0;
+    while (left && !rest.empty() && goes(decode_utf8(rest.data(), rest.size(), &n))) rest.remove_prefix(n);
+    while (right && !rest.empty()) {
+        size_t at = rest.size() - 1;
+        while (at > 0 && (static_cast<unsigned char>(rest[at]) & 0xC0) == 0x80) --at;
+        if (!goes(decode_utf8(rest.data() + at, rest.size() - at, &n))) break;
+        rest.remove_suffix(rest.size() - at);
+    }
+    return text.cut(rest);
+}
+
+Marked in_case(Marked text, Case how) {
+    bool begins = true;
+    for (char& c : text.text) {
+        const bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
+        const bool raise = how == Case::upper || (how != Case::lower && begins);
+        if (lower && raise) c = static_cast<char>(c - 'a' + 'A');
+        if (upper && !raise) c = static_cast<char>(c - 'A' + 'a');
+        begins = how == Case::title ? std::string_view(" \t\n\r\v\f-({[<").find(c) != std::string_view::npos
+                                    : how == Case::python_title && !lower && !upper;
+    }
+    return text;
+}
+
+Marked Run::text_argument(const Arguments& args, size_t place, const char* name, const char* absent) {
+    const Value* v = args.find(place, name);
+    if (v == nullptr || v->is(Value::Kind::none)) return Marked(absent, true);
+    if (v->is(Value::Kind::string)) return v->marked();
+    wrong("the argument '", name, "' is ", v->kind_name(), ", expected a string");
+    return Marked();
+}
+
+int64_t Run::integer_argument(const Arguments& args, size_t place, const char* name, int64_t absent) {
+    const Value* v = args.find(place, name);
+    if (v == nullptr || v->is(Value::Kind::none)) return absent;
+    if (v->is(Value::Kind::integer) || v->is(Value::Kind::boolean)) return v->integer;
+    wrong("the argument '", name, "' is ", v->kind_name(), ", expected an integer");
+    return absent;
+}
+
+Value Run::attribute(Value of, const Value* name) {
+    if (name == nullptr) return of;
+    const std::string path = text_of(*name).text;
+    for (size_t from = 0; from <= path.size() && !of.is(Value::Kind::undefined);) {
+        const size_t dot = std::min(path.find('.', from), path.size());
+        const Value* found = of.find(std::string_view(path).substr(from, dot - from));
+        of = found != nullptr ? *found : Value();
+        from = dot + 1;
+    }
+    return of;
+}
+
+Value Run::pairs(const Value& map) {
+    if (map.is(Value::Kind::undefined)) return heap.list({});
+    if (!map.is_map()) return wrong(map.kind_name(), " has no items, expected a map");
+    std::vector<Value> list;
+    for (size_t i = 0; i < map.items().size(); ++i)
+        list.push_back(heap.list({heap.input(map.data->keys[i]), map.items()[i]}));
+    return heap.list(std::move(list));
+}
+
+Value Run::filter(Filter which, const Value& v, const Arguments& args) {
+    switch (which) {
+        case Filter::default_: {
+            if (!v.is(Value::Kind::undefined) && (v.truth() || !args.flag(1, "boolean"))) return v;
+            const Value* instead = args.find(0, "default_value");
+            return instead != nullptr ? *instead : heap.input("");
+        }
+        case Filter::tojson: return json(v, args);
+        case Filter::fromjson: {
+            Json value;
+            if (Status s = Json::parse(text_of(v).text).get(value); !s.ok()) return wrong(s.text);
+            return heap.of_json(value);
+        }
+        case Filter::items: return pairs(v);
+        case Filter::length:
+            if (v.is(Value::Kind::string))
+                return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
+            if (v.is(Value::Kind::list) || v.is_map()) return Heap::integer(static_cast<int64_t>(v.items().size()));
+            if (v.is(Value::Kind::undefined)) return Heap::integer(0);
+            return wrong(v.kind_name(), " has no length");
+        case Filter::int_:
+        case Filter::float_: return to_number(which, v, args);
+        case Filter::reverse:
+            if (v.is(Value::Kind::string)) {
+                const std::vector<size_t> starts = character_starts(v.text());
+                Marked text;
+                for (size_t i = starts.size() - 1; i-- > 0;) text.add(v.marked().cut(starts[i], starts[i + 1]));
+                return heap.string(std::move(text));
+            }
+            break;
+        case Filter::dictsort: {
+            const Value list = pairs(v);
+            if (failed()) return Value();
+            return sorted(std::vector<Value>(list.items()), args);
+        }
+        case Filter::capitalize:
+        case Filter::indent:
+        case Filter::lower:
+        case Filter::replace:
+        case Filter::safe:
+        case Filter::string:
+        case Filter::title:
+        case Filter::trim:
+        case Filter::upper: return text_filter(which, v, args);
+        default: break;
+    }
+    std::vector<Value> items;
+    return elements(v, &items) ? list_filter(which, std::move(items), args) : Value();
+}
+
+Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
+    Marked text = text_of(v);
+    switch (which) {
+        case Filter::capitalize: return heap.string(in_case(std::move(text), Case::capitalize));
+        case Filter::lower: return heap.string(in_case(std::move(text), Case::lower));
+        case Filter::title: return heap.string(in_case(std::move(text), Case::title));
+        case Filter::upper: return heap.string(in_case(std::move(text), Case::upper));
+        case Filter::indent: return indented(text, args);
+        case Filter::replace: return replaced(text, args);
+        case Filter::trim: {
+            const bool given = args.find(0, "chars") != nullptr;
+            const std::string characters = text_argument(args, 0, "chars").text;
+            return heap.string(stripped(text, given ? &characters : nullptr, true, true));
+        }
+        default: return heap.string(std::move(text));
+    }
+}
+
+Value Run::list_filter(Filter which, std::vector<Value>&& items, const Arguments& args) {
+    switch (which) {
+        case Filter::first: return items.empty() ? Value() : items.front();
+        case Filter::last: return items.empty() ? Value() : items.back();
+        case Filter::join: return joined(items, text_argument(args, 0, "d"), args.find(1, "attribute"));
+        case Filter::map: return mapped(std::move(items), args);
+        case Filter::reverse: std::reverse(items.begin(), items.end()); return heap.list(std::move(items));
+        case Filter::sort: return sorted(std::move(items), args);
+        case Filter::reject:
+        case Filter::rejectattr:
+        case Filter::select:
+        case Filter::selectattr: return selected(which, items, args);
+        default: return heap.list(std::move(items));
+    }
+}
+
+/// With the arguments of the tojson that chat templates are written for, not those of Jinja's own.
+Value Run::json(const Value& v, const Arguments& args) {
+    JsonForm form;
+    form.ascii = args.flag(0, "ensure_ascii");
+    form.indent = integer_argument(args, 1, "indent", -1);
+    if (form.indent > 64) return wrong("an indentation of ", form.indent, ", at most 64");
+    if (form.indent >= 0) form.item = ",";
+    if (args.flag(3, "sort_keys")) return wrong("tojson with sort_keys is not supported");
+    const Value* separators = args.find(2, "separators");
+    if (separators != nullptr && separators->is(Value::Kind::list) && separators->items().size() == 2) {
+        form.item = text_of(separators->items()[0]).text;
+        form.key = text_of(separators->items()[1]).text;
+    }
+    std::string text;
+    if (Status s = to_json(v, form, &text); !s.ok()) return wrong(s.text);
+    return heap.input(text);
+}
+
+Value Run::mapped(std::vector<Value>&& items, const Arguments& args) {
+    if (const Value* by = args.find("attribute")) {
+        const Value* absent = args.find("default");
+        for (Value& v : items) {
+            v = attribute(v, by);
+            if (absent != nullptr && v.is(Value::Kind::undefined)) v = *absent;
+        }
+        return heap.list(std::move(items));
+    }
+    const std::string name = text_argument(args, 0, "filter").text;
+    Filter filter_of = Filter::string;
+    if (failed() || !find_filter(name, &filter_of))
+        return wrong("map needs an attribute or a filter, found ", quote(name));
+    Arguments rest;
+    rest.items.assign(args.items.begin() + 1, args.items.end());
+    for (Value& v : items) {
+        v = step() ? filter(filter_of, v, rest) : Value();
+        if (failed()) return Value();
+    }
+    return heap.list(std::move(items));
+}
+
+Value Run::selected(Filter which, const std::vector<Value>& items, const Arguments& args) {
+    const bool by_attribute = which == Filter::selectattr || which == Filter::rejectattr;
+    const bool wanted = which == Filter::select || which == Filter::selectattr;
+    const size_t at = by_attribute ? 1 : 0;
+    if (args.items.size() < at) return wrong("expected the name of an attribute");
+    Test by = Test::defined;
+    const bool tests = args.items.size() > at;
+    if (tests && !find_test(text_of(args.items[at]).text, &by))
+        return wrong("there is no test ", quote(text_of(args.items[at]).text));
+    const Value argument = args.items.size() > at + 1 ? args.items[at + 1] : Value();
+    std::vector<Value> kept;
+    for (const Value& v : items) {
+        if (!step()) return Value();
+        const Value of = attribute(v, by_attribute ? &args.items[0] : nullptr);
+        if ((tests ? test(by, of, argument) : of.truth()) == wanted) kept.push_back(v);
+    }
+    return heap.list(std::move(kept));
+}
+
+/// Strings without regard to case, as Jinja does; pairs by their key.
+Value Run::sorted(std::vector<Value>&& items, const Arguments& args) {
+    const Value* name = args.find("attribute");
+    const bool exact = args.flag(args.items.size(), "case_sensitive"), falls = args.flag(args.items.size(), "reverse");
+    std::vector<std::pair<Value, Value>> by_key;
+    for (const Value& v : items) {
+        Value key = name != nullptr                                 ? attribute(v, name)
+                    : v.is(Value::Kind::list) && !v.items().empty() ? v.items()[0]
+                                                                    : v;
+        if (key.is(Value::Kind::string) && !exact) key = heap.string(in_case(key.marked(), Case::lower));
+        if (!by_key.empty() && by_key[0].first.is(Value::Kind::string) != key.is(Value::Kind::string))
+            return wrong("strings and other values have no order");
+        if (!key.is(Value::Kind::string) && !key.is_number()) return wrong(key.kind_name(), " has no order");
+        by_key.emplace_back(key, v);
+    }
+    std::stable_sort(by_key.begin(), by_key.end(), [&](const auto& a, const auto& b) {
+        return falls ? less(b.first, a.first) : less(a.first, b.first);
+    });
+    for (size_t i = 0; i < items.size(); ++i) items[i] = by_key[i].second;
+    return heap.list(std::move(items));
+}
+
+Value Run::joined(const std::vector<Value>& items, const Marked& between, const Value* name) {
+    Marked text;
+    for (size_t i = 0; i < items.size() && !failed(); ++i) {
+        if (i > 0) text.add(between);
+        text.add(text_of(attribute(items[i], name)));
+        if (text.text.size() > kMaxHeapBytes) wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+    }
+    return failed() ? Value() : heap.string(std::move(text));
+}
+
+Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
+    const Value* absent = args.find(0, "default");
+    double number = 0;
+    if (v.is_number()) {
+        number = v.number();
+    } else {
+        const std::string text = stripped(text_of(v), nullptr, true, true).text;
+        Json json;
+        if (!Json::parse(text).get(json).ok() || !json.is(Json::Kind::number))
+            return absent != nullptr ? *absent : which == Filter::int_ ? Heap::integer(0) : Heap::real(0);
+        number = json_double(text);
+    }
+    if (which == Filter::float_) return Heap::real(number);
+    if (!v.is(Value::Kind::real) && v.is_number()) return Heap::integer(v.integer);
+    if (!(number > -9e18 && number < 9e18)) return wrong("an integer is too large");
+    return Heap::integer(static_cast<int64_t>(number));
+}
+
+Value Run::replaced(const Marked& text, const Arguments& args) {
+    const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
+    int64_t n_left = integer_argument(args, 2, "count", -1);
+    if (failed()) return Value();
+    if (old.text.empty()) return wrong("replace: expected a text to replace, found an empty one");
+    Marked out;
+    size_t from = 0;
+    for (size_t at = text.text.find(old.text); at != std::string::npos && n_left != 0;
+         at = text.text.find(old.text, from), --n_left) {
+        out.add(text.cut(from, at));
+        out.add(by);
+        from = at + old.text.size();
+        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+    }
+    out.add(text.cut(from, text.text.size()));
+    return heap.string(std::move(out));
+}
+
+Value Run::indented(const Marked& text, const Arguments& args) {
+    const Value* width = args.find(0, "width");
+    const bool given = width != nullptr && width->is(Value::Kind::string);
+    const int64_t n = given ? 0 : integer_argument(args, 0, "width", 4);
+    if (n < 0 || n > 64) return wrong("an indentation of ", n, ", expected 0 to 64");
+    const std::string space = given ? width->text() : std::string(static_cast<size_t>(n), ' ');
+    const bool first = args.flag(1, "first"), blank = args.flag(2, "blank");
+    Marked out;
+    for (size_t from = 0; from <= text.text.size();) {
+        const size_t end = std::min(text.text.find('\n', from), text.text.size());
+        if (from > 0) out.add("\n", true);
+        if (from == 0 ? first : blank || end > from) out.add(space, true);
+        out.add(text.cut(from, end));
+        from = end + 1;
+        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+    }
+    return heap.string(std::move(out));
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/base/jinja_call.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+const Value* Arguments::find(size_t place, std::string_view name) const {
+    size_t n_before = 0;
+    for (size_t i = 0; i < items.size(); ++i) {
+        if (is_named(i) ? (*names)[i] == name : n_before++ == place) return &items[i];
+    }
+    return nullptr;
+}
+
+Value Run::call(const Node& n) {
+    const Node& callee = program_.nodes[n.a];
+    Value of, what;
+    if (callee.op == Op::member) {
+        of = expression(callee.a);
+        what = member(of, callee.text, program_.nodes[callee.a]);
+    } else {
+        what = expression(n.a);
+    }
+    const Arguments args = arguments(n);
+    if (failed()) return Value();
+    line_ = n.line;
+    if (what.is(Value::Kind::macro)) return macro(static_cast<uint32_t>(what.integer), args);
+    if (what.is(Value::Kind::function)) return function(static_cast<Function>(what.integer), args);
+    if (callee.op == Op::member && what.is(Value::Kind::undefined)) return method(of, callee.text, args);
+    return wrong(callee.text.empty() ? "a value" : quote(callee.text), " is ", what.kind_name(),
+                 ", expected a function or a macro");
+}
+
+Value Run::macro(uint32_t id, const Arguments& args) {
+    const Node& n = program_.nodes[id];
+    scopes_.emplace_back();
+    scopes_.back().isolated = true;
+    for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
+        const Value* given = args.find(i, n.names[i]);
+        set(n.names[i], given != nullptr ? *given : n.parts[i] != 0 ? expression(n.parts[i]) : Value());
+    }
+    if (args.items.size() > n.names.size())
+        wrong("the macro ", quote(n.text), " was given ", args.items.size(), " arguments, it takes ", n.names.size());
+    Marked text;
+    if (!failed()) text = captured(n.a);
+    scopes_.pop_back();
+    return failed() ? Value() : heap.string(std::move(text));
+}
+
+Value Run::function(Function f, const Arguments& args) {
+    switch (f) {
+        case Function::raise_exception:
+            status_ =
+                fail(Code::bad_argument, text_argument(args, 0, "message", "the template refuses the request").text);
+            return Value();
+        case Function::range: return range(args);
+        case Function::dict:
+        case Function::namespace_: break;
+    }
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    for (size_t i = 0; i < args.items.size(); ++i) {
+        if (args.is_named(i)) {
+            keys.push_back((*args.names)[i]);
+            items.push_back(args.items[i]);
+        } else if (args.items[i].is_map()) {
+            keys = args.items[i].data->keys;
+            items = args.items[i].items();
+        } else {
+            return wrong("expected members with names, found ", args.items[i].kind_name());
+        }
+    }
+    Value made = heap.map(std::move(keys), std::move(items));
+    if (f == Function::namespace_) made.kind = Value::Kind::name_space;
+    return made;
+}
+
+Value Run::range(const Arguments& args) {
+    constexpr int64_t kMaxRange = 100000;  // as in Jinja's sandbox
+    const size_t n = args.items.size();
+    const int64_t from = n > 1 ? integer_argument(args, 0, "start", 0) : 0;
+    const int64_t to = integer_argument(args, n > 1 ? 1 : 0, "stop", 0), by = integer_argument(args, 2, "step", 1);
+    if (by == 0) return wrong("range with a step of 0");
+    std::vector<Value> items;
+    for (int64_t i = from; !failed() && (by > 0 ? i < to : i > to); i += by) {
+        if (items.size() >= kMaxRange || i > INT64_MAX / 2 || i < INT64_MIN / 2)
+            return wrong("a range of more than ", kMaxRange, " numbers");
+        items.push_back(Heap::integer(i));
+        if (by > INT64_MAX / 2 || by < INT64_MIN / 2) break;
+    }
+    return heap.list(std::move(items));
+}
+
+bool Run::test(Test which, const Value& v, const Value& argument) {
+    const auto is = [&v](Value::Kind kind) { return v.is(kind); };
+    switch (which) {
+        case Test::boolean: return is(Value::Kind::boolean);
+        case Test::defined: return !is(Value::Kind::undefined);
+        case Test::undefined: return is(Value::Kind::undefined);
+        case Test::none: return is(Value::Kind::none);
+        case Test::true_: return is(Value::Kind::boolean) && v.integer != 0;
+        case Test::false_: return is(Value::Kind::boolean) && v.integer == 0;
+        case Test::integer: return is(Value::Kind::integer);
+        case Test::float_: return is(Value::Kind::real);
+        case Test::number: return v.is_number();
+        case Test::string: return is(Value::Kind::string);
+        case Test::mapping: return is(Value::Kind::map);
+        case Test::iterable:
+        case Test::sequence:
+            return is(Value::Kind::list) || is(Value::Kind::map) || is(Value::Kind::string) ||
+                   is(Value::Kind::undefined);
+        case Test::lower: return in_case(text_of(v), Case::lower).text == text_of(v).text;
+        case Test::upper: return in_case(text_of(v), Case::upper).text == text_of(v).text;
+        case Test::equal: return equal(v, argument);
+        case Test::not_equal: return !equal(v, argument);
+        case Test::less: return less(v, argument);
+        case Test::greater: return less(argument, v);
+        case Test::less_equal: return !less(argument, v);
+        case Test::greater_equal: return !less(v, argument);
+        case Test::in: return contains(argument, v);
+        case Test::divisibleby:
+        case Test::even:
+        case Test::odd: break;
+    }
+    const int64_t by = which == Test::divisibleby && argument.is(Value::Kind::integer) ? argument.integer : 2;
+    if (!v.is(Value::Kind::integer) || by == 0) {
+        wrong("expected an integer, and another than 0 to divide by; found ", v.kind_name());
+        return false;
+    }
+    return (by == -1 || v.integer % by == 0) != (which == Test::odd);
+}
+
+Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
+    if (of.is(Value::Kind::string)) return string_method(of, name, args);
+    if (of.is_map()) {
+        if (name == "items") return pairs(of);
+        if (name == "get") {
+            const Value* found = of.find(text_argument(args, 0, "key").text);
+            const Value* absent = args.find(1, "default");
+            if (found != nullptr || absent != nullptr) return found != nullptr ? *found : *absent;
+            Value none;
+            none.kind = Value::Kind::none;
+            return none;
+        }
+        if (name == "values") return heap.list(std::vector<Value>(of.items()));
+        std::vector<Value> keys;
+        if (name == "keys" && elements(of, &keys)) return heap.list(std::move(keys));
+    }
+    return wrong(of.kind_name(), " has no method ", quote(name));
+}
+
+Value Run::string_method(const Value& of, const std::string& name, const Arguments& args) {
+    const Marked& text = of.marked();
+    if (name == "strip" || name == "lstrip" || name == "rstrip") {
+        const std::string characters = text_argument(args, 0, "chars").text;
+        return heap.string(
+            stripped(text, args.items.empty() ? nullptr : &characters, name != "rstrip", name != "lstrip"));
+    }
+    if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit");
+    if (name == "startswith" || name == "endswith") {
+        const auto matches = [&](const Value& v) {
+            if (!v.is(Value::Kind::string) || v.text().size() > text.text.size()) return false;
+            return text.text.compare(name[0] == 's' ? 0 : text.text.size() - v.text().size(), v.text().size(),
+                                     v.text()) == 0;
+        };
+        if (args.items.empty()) return wrong(name, " needs an argument");
+        const Value& with = args.items[0];
+        if (!with.is(Value::Kind::list)) return Heap::boolean(matches(with));
+        return Heap::boolean(std::any_of(with.items().begin(), with.items().end(), matches));
+    }
+    if (name == "upper") return text_filter(Filter::upper, of, args);
+    if (name == "lower") return text_filter(Filter::lower, of, args);
+    if (name == "title") return heap.string(in_case(Marked(text), Case::python_title));
+    if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
+    if (name == "replace") return replaced(text, args);
+    if (name == "find") {
+        const size_t at = text.text.find(text_argument(args, 0, "sub").text);
+        if (at == std::string::npos) return Heap::integer(-1);
+        return Heap::integer(static_cast<int64_t>(character_starts(std::string_view(text.text).substr(0, at)).size()) -
+                             1);
+    }
+    std::vector<Value> items;
+    if (name == "join" && !args.items.empty() && elements(args.items[0], &items)) return joined(items, text, nullptr);
+    return wrong("a string has no method ", quote(name));
+}
+
+/// Python's split(separator, maxsplit) and rsplit; without a separator at white space.
+Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
+    const bool spaces = args.find(0, "sep") == nullptr || args.find(0, "sep")->is(Value::Kind::none);
+    const std::string separator = text_argument(args, 0, "sep").text;
+    const int64_t max = integer_argument(args, 1, "maxsplit", -1);
+    if (failed()) return Value();
+    if (!spaces && separator.empty()) return wrong("split: the separator is empty");
+    std::vector<std::pair<size_t, size_t>> cuts;  // of the separators
+    const std::string& s = text.text;
+    size_t end = s.size(), begin = 0;
+    if (spaces) {
+        const Marked inner = stripped(text, nullptr, true, true);
+        begin = s.find(inner.text);
+        end = begin + inner.text.size();
+        if (inner.text.empty()) return heap.list({});
+        const std::vector<size_t> starts = character_starts(s);
+        for (size_t i = 0; i + 1 < starts.size(); ++i) {
+            if (starts[i] < begin || starts[i] >= end) continue;
+            if (!stripped(text.cut(starts[i], starts[i + 1]), nullptr, true, false).text.empty()) continue;
+            if (!cuts.empty() && cuts.back().second == starts[i])
+                cuts.back().second = starts[i + 1];
+            else
+                cuts.emplace_back(starts[i], starts[i + 1]);
+        }
+    } else {
+        for (size_t at = s.find(separator); at != std::string::npos; at = s.find(separator, at + separator.size()))
+            cuts.emplace_back(at, at + separator.size());
+    }
+    if (max >= 0 && cuts.size() > static_cast<size_t>(max)) {
+        const auto kept = static_cast<std::ptrdiff_t>(max);
+        if (from_right)
+            cuts.erase(cuts.begin(), cuts.end() - kept);
+        else
+            cuts.resize(static_cast<size_t>(max));
+    }
+    std::vector<Value> parts;
+    for (const auto& cut : cuts) {
+        parts.push_back(heap.string(text.cut(begin, cut.first)));
+        begin = cut.second;
+    }
+    parts.push_back(heap.string(text.cut(begin, end)));
+    return heap.list(std::move(parts));
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/base/chat_program.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace chat_program_impl {
+
+using jinja::Heap;
+using jinja::Value;
+
+constexpr std::string_view kTurn = "<|im_start|>", kThink = "<think>", kThinkEnd = "</think>";
+
+/// The members of a map, one after the other.
+struct Members {
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    void add(const char* key, const Value& value) {
+        keys.emplace_back(key);
+        items.push_back(value);
+    }
+    Value map(Heap& heap) { return heap.map(std::move(keys), std::move(items)); }
+};
+
+/// Gives a request to a template, as values of its run.
+class Input {
+  public:
+    Input(jinja::Run& run, bool text_arguments) : run_(run), heap_(run.heap), text_arguments_(text_arguments) {}
+
+    Status request(const ChatRequest& r) {
+        std::vector<Value> messages;
+        for (size_t i = 0; i < r.messages.size(); ++i) {
+            Value value;
+            AUSPEX_TRY(message(r.messages[i], message_path(i), &value));
+            messages.push_back(value);
+        }
+        run_.set("messages", heap_.list(std::move(messages)));
+        Value tools;
+        tools.kind = Value::Kind::none;
+        if (!r.tools.empty()) {
+            std::vector<Value> list(r.tools.size());
+            for (size_t i = 0; i < list.size(); ++i) AUSPEX_TRY(json(r.tools[i], say("tools[", i, "]"), &list[i]));
+            tools = heap_.list(std::move(list));
+        }
+        run_.set("tools", tools);
+        for (const ToolArgument& a : r.template_arguments) {
+            Value value = heap_.input(a.value);
+            if (a.json) AUSPEX_TRY(json(a.value, "chat_template_kwargs." + a.name, &value));
+            run_.set(a.name, value);
+        }
+        run_.set("add_generation_prompt", Heap::boolean(r.add_generation_prompt));
+        if (r.enable_thinking) run_.set("enable_thinking", Heap::boolean(*r.enable_thinking));
+        if (r.preserve_thinking) run_.set("preserve_thinking", Heap::boolean(*r.preserve_thinking));
+        if (r.add_vision_id) run_.set("add_vision_id", Heap::boolean(true));
+        return {};
+    }
+
+  private:
+    Status json(const std::string& text, const std::string& path, Value* to) {
+        Json value;
+        if (Status s = Json::parse(text).get(value); !s.ok()) return fail(Code::bad_argument, path, ": ", s.text);
+        *to = heap_.of_json(value);
+        return {};
+    }
+
+    Status message(const ChatMessage& m, const std::string& path, Value* to) {
+        Members members;
+        members.add("role", heap_.input(m.role));
+        members.add("content", content(m));
+        if (m.has_reasoning) members.add("reasoning_content", heap_.input(m.reasoning));
+        if (!m.tool_calls.empty()) {
+            std::vector<Value> calls(m.tool_calls.size());
+            for (size_t i = 0; i < calls.size(); ++i)
+                AUSPEX_TRY(call(m.tool_calls[i], say(path, ".tool_calls[", i, "]"), &calls[i]));
+            members.add("tool_calls", heap_.list(std::move(calls)));
+        }
+        *to = members.map(heap_);
+        return {};
+    }
+
+    Value content(const ChatMessage& m) {
+        if (m.parts.empty()) return heap_.input(m.content);
+        std::vector<Value> parts;
+        for (const ContentPart& part : m.parts) {
+            static const char* const kTypes[] = {"text", "image", "video"};
+            const char* type = kTypes[static_cast<size_t>(part.kind)];
+            Members members;
+            members.add("type", heap_.input(type));
+            if (part.kind == ContentPart::Kind::text) members.add("text", heap_.input(part.text));
+            parts.push_back(members.map(heap_));
+        }
+        return heap_.list(std::move(parts));
+    }
+
+    Status call(const ToolCall& c, const std::string& path, Value* to) {
+        std::vector<std::string> keys;
+        std::vector<Value> values;
+        for (const ToolArgument& a : c.arguments) {
+            Value value = heap_.input(a.value);
+            if (a.json) AUSPEX_TRY(json(a.value, say(path, ", argument ", quote(a.name)), &value));
+            keys.push_back(a.name);
+            values.push_back(value);
+        }
+        Value arguments = heap_.map(std::move(keys), std::move(values));
+        if (text_arguments_) {
+            std::string text;
+            AUSPEX_TRY(jinja::to_json(arguments, jinja::JsonForm(), &text));
+            arguments = heap_.input(text);
+        }
+        Members function, members;
+        function.add("name", heap_.input(c.name));
+        function.add("arguments", arguments);
+        members.add("type", heap_.input("function"));
+        members.add("function", function.map(heap_));
+        *to = members.map(heap_);
+        return {};
+    }
+
+    jinja::Run& run_;
+    Heap& heap_;
+    const bool text_arguments_;
+};
+
+/// Where each turn of a ChatML text begins: the template's own <|im_start|>.
+std::vector<size_t> turns(const Marked& text) {
+    std::vector<size_t> starts;
+    for (const auto& m : text.marks)
+        for (size_t at = text.text.find(kTurn, m.first); at != std::string::npos && at + kTurn.size() <= m.second;
+             at = text.text.find(kTurn, at + kTurn.size()))
+            starts.push_back(at);
+    return starts;
+}
+
+bool begins_with(const std::string& text, size_t at, std::string_view with) {
+    return text.compare(at, with.size(), with) == 0;
+}
+
+/// Adds the ends of the system part, of the last message of the user and of the last message, where a turn begins
+/// behind them.
+void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool* has_pinned) {
+    const std::vector<size_t> starts = turns(text);
+    size_t i_first = 0, after_user = 0;
+    const auto role_is = [&](size_t i, std::string_view role) {
+        return begins_with(text.text, starts[i] + kTurn.size(), role);
+    };
+    while (i_first < starts.size() && (role_is(i_first, "system\n") || role_is(i_first, "developer\n"))) ++i_first;
+    const size_t n_turn = starts.size() - (generates && !starts.empty() ? 1 : 0);
+    for (size_t i = i_first; i < n_turn; ++i)
+        if (role_is(i, "user\n") && !role_is(i, "user\n<tool_response>")) after_user = i + 1;
+    *has_pinned = i_first > 0 && i_first < starts.size();
+    if (*has_pinned) at->push_back(starts[i_first]);
+    if (after_user > 0 && after_user < n_turn) at->push_back(starts[after_user]);
+    if (generates && n_turn > i_first) at->push_back(starts[n_turn]);
+}
+
+ChatPrompt pieces_of(const Marked& text, bool generates) {
+    std::vector<size_t> stops;
+    bool has_pinned = false;
+    add_stops(text, generates, &stops, &has_pinned);
+    ChatPrompt prompt;
+    size_t i_stop = 0;
+    const auto add = [&](size_t from, size_t to, bool fixed) {
+        if (from == to) return;
+        for (; i_stop < stops.size() && stops[i_stop] <= from && !prompt.pieces.empty(); ++i_stop)
+            prompt.stops.push_back(
+                {prompt.pieces.size() - 1, prompt.pieces.back().text.size(), has_pinned && i_stop == 0});
+        prompt.pieces.push_back(ChatPrompt::Piece{text.text.substr(from, to - from), fixed});
+        for (; i_stop < stops.size() && stops[i_stop] < to; ++i_stop)
+            prompt.stops.push_back({prompt.pieces.size() - 1, stops[i_stop] - from, has_pinned && i_stop == 0});
+    };
+    size_t at = 0;
+    for (const auto& m : text.marks) {
+        add(at, m.first, false);
+        add(m.first, m.second, true);
+        at = m.second;
+    }
+    add(at, text.text.size(), false);
+    if (generates) {
+        const size_t from = stops.empty() ? 0 : stops.back(), open = text.text.rfind(kThink);
+        prompt.inside_thinking =
+            open != std::string::npos && open >= from && text.text.find(kThinkEnd, open) == std::string::npos;
+    }
+    return prompt;
+}
+
+Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request) {
+    jinja::Run run(program.program);
+    AUSPEX_TRY(Input(run, program.text_arguments).request(request));
+    run.set("bos_token", run.heap.string(Marked(program.tokens.bos, true)));
+    run.set("eos_token", run.heap.string(Marked(program.tokens.eos, true)));
+    Marked text;
+    AUSPEX_TRY(run.run().get(text));
+    return pieces_of(text, request.add_generation_prompt);
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+/// What the template makes of a conversation; empty if it refuses that.
+std::string tried(const ChatProgram& program, const ChatRequest& request) {
+    ChatPrompt prompt;
+    return run(program, request).get(prompt).ok() ? prompt.text() : std::string();
+}
+
+ChatMessage said(const char* role, const char* text) {
+    ChatMessage m;
+    m.role = role;
+    m.content = text;
+    return m;
+}
+
+/// Whether the template shows tools and calls, and in which form. False: it shows tools, but calls in no known form.
+bool try_tools(ChatProgram& program, ChatTemplate* to) {
+    ChatRequest request;
+    request.messages = {said("user", "question")};
+    request.tools = {R"({"type": "function", "function": {"name": "tried_tool", "description": "A tool.", )"
+                     R"("parameters": {"type": "object", "properties": {"flag": {"type": "boolean"}}}}})"};
+    if (!contains(tried(program, request), "tried_tool")) return true;
+    request.tools.clear();
+    request.messages.push_back(said("assistant", ""));
+    request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
+    request.messages.push_back(said("tool", "result"));
+    std::string shown = tried(program, request);
+    if (!contains(shown, "tried_tool")) {
+        program.text_arguments = true;
+        shown = tried(program, request);
+    }
+    to->element_calls = contains(shown, "<function=tried_tool>");
+    to->json_values = !contains(shown, "True");
+    to->shows_tools =
+        to->element_calls || (contains(shown, "<tool_call>") && contains(shown, "\"name\": \"tried_tool\""));
+    return to->shows_tools;
+}
+
+}  // namespace chat_program_impl
+
+Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& tokens, std::string* note) {
+    using namespace chat_program_impl;
+    auto program = std::make_shared<ChatProgram>();
+    AUSPEX_TRY(jinja::parse(jinja).get(program->program));
+    program->tokens = tokens;
+    ChatRequest request;
+    request.messages = {said("user", "question")};
+    ChatPrompt prompt;
+    AUSPEX_TRY(run(*program, request).get(prompt));
+    if (!contains(prompt.text(), "question"))
+        return fail(Code::bad_argument, "the chat template does not show what the user says");
+    ChatTemplate found(ChatStyle::jinja);
+    found.enable_thinking = prompt.inside_thinking;
+    found.has_preserve_thinking = contains(jinja, "preserve_thinking");
+    if (!try_tools(*program, &found))
+        *note = "the chat template shows calls of tools in a form that is not known: requests with tools are refused";
+    found.program = std::move(program);
+    return found;
+}
+
+Result<ChatPrompt> render_program(const ChatRequest& request, const ChatTemplate& chat_template) {
+    if (chat_template.program == nullptr)
+        return fail(Code::bad_argument,
+                    "a ChatTemplate of ChatStyle::jinja without a program: recognise_template() makes one");
+    if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
+    if (!request.tools.empty() && !chat_template.shows_tools)
+        return fail(Code::bad_argument, "the request has tools (", request.tools.size(),
+                    "), but this model's chat template shows none, or calls in a form that is not known");
+    return chat_program_impl::run(*chat_template.program, request);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------- src/base/chat.cpp
 
 namespace auspex {
@@ -16057,28 +19203,6 @@ const char kToolInstructions[] =
     "</IMPORTANT>";
 
 namespace chat_impl {
-
-/// Text with the ranges of it that the template wrote.
-struct Marked {
-    std::string text;
-    std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to), ascending
-
-    void add(std::string_view part, bool mark) {
-        if (mark) marks.emplace_back(text.size(), text.size() + part.size());
-        text.append(part);
-    }
-    /// The part of it that the view `part` into `text` covers.
-    Marked cut(std::string_view part) const {
-        const size_t from = static_cast<size_t>(part.data() - text.data()), to = from + part.size();
-        Marked out;
-        out.text = std::string(part);
-        for (const auto& m : marks) {
-            const size_t a = m.first < from ? from : m.first, b = m.second > to ? to : m.second;
-            if (a < b) out.marks.emplace_back(a - from, b - from);
-        }
-        return out;
-    }
-};
 
 /// Collects pieces; adjacent pieces of one origin are joined.
 class Writer {
@@ -16388,15 +19512,6 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
-/// Whether a Qwen template lets the model think where the request does not say: its condition asks for false then, and
-/// for true where it does not.
-bool thinks_by_default(std::string_view s) {
-    static const std::string_view kGiven = "enable_thinkingisdefinedandenable_thinking";
-    const size_t at = s.find(kGiven);
-    return at == std::string_view::npos || starts_with(s.substr(at + kGiven.size()), "isfalse") ||
-           starts_with(s.substr(at + kGiven.size()), "==false");
-}
-
 /// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
 /// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
@@ -16430,7 +19545,7 @@ uint64_t template_fingerprint(std::string_view jinja) {
     return h;
 }
 
-ChatTemplate recognise(std::string_view jinja, std::string* note) {
+ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std::string* note) {
     using namespace chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -16443,40 +19558,18 @@ ChatTemplate recognise(std::string_view jinja, std::string* note) {
     if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
     if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
     if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
-
-    const std::string s = squeezed(jinja);
-    if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
-        const bool newer = contains(s, "preserve_thinking");
-        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
-                                : newer                      ? ChatStyle::qwen36
-                                                             : ChatStyle::qwen35;
-        ChatTemplate found(style);
-        found.enable_thinking = thinks_by_default(s);
-        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
-        found.has_preserve_thinking = newer;
-        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
-        why = say("the chat template is a variant of ",
-                  style == ChatStyle::qwen35   ? "Qwen3.5's"
-                  : style == ChatStyle::qwen36 ? "Qwen3.6's"
-                                               : "unsloth's Qwen3.6",
-                  " that is not known to the letter; it is rendered like that one");
-        if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
-        return found;
-    }
     std::string tail;
-    if (is_plain_chatml(s, &tail)) {
+    if (is_plain_chatml(squeezed(jinja), &tail)) {
         if (tail.empty()) return ChatStyle::chatml;
         if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
+    }
+    ChatTemplate found;
+    if (Status s = read_program(jinja, tokens, &why).get(found); !s.ok()) {
         why =
-            "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is "
-            "used";
+            say("the chat template cannot be run (", s.text, "); plain ChatML is used, which may not suit this model");
         return ChatStyle::chatml;
     }
-    why = contains(s, "<|im_start|>")
-              ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); "
-                "plain ChatML is used"
-              : "the chat template is not known; plain ChatML is used, which may not suit this model";
-    return ChatStyle::chatml;
+    return found;
 }
 
 }  // namespace detail
@@ -16495,6 +19588,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
         case ChatStyle::chatml:
         case ChatStyle::chatml_no_think:
             return render_chatml(request, chat_template.style == ChatStyle::chatml_no_think);
+        case ChatStyle::jinja: return detail::render_program(request, chat_template);
     }
     return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(chat_template.style),
                         ", expected a value of ChatStyle; recognise_template() gives one");
@@ -16502,7 +19596,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
 AUSPEX_CATCH
 
 ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
-    return detail::recognise(jinja, note);
+    return detail::recognise(jinja, {}, note);
 }
 AUSPEX_CATCH_EMPTY
 
@@ -16617,6 +19711,12 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
     return Status();
 }
 
+/// Whether a ChatRequest has a member for it.
+bool is_switch(std::string_view key) {
+    return key == "add_generation_prompt" || key == "enable_thinking" || key == "preserve_thinking" ||
+           key == "add_vision_id";
+}
+
 Status read_switches(const Json& json, const std::string& path, ChatRequest& r) {
     const auto read = [&json, &path](const char* key, auto* to) {
         const Json* value = given(json, key);
@@ -16651,7 +19751,10 @@ Status read_request(const Json& json, ChatRequest& r) {
     AUSPEX_TRY(read_switches(json, "", r));
     if (const Json* more = given(json, "chat_template_kwargs")) {
         if (!more->is(Json::Kind::object)) return wrong("chat_template_kwargs", *more, "an object");
-        return read_switches(*more, "chat_template_kwargs.", r);
+        AUSPEX_TRY(read_switches(*more, "chat_template_kwargs.", r));
+        for (size_t i = 0; i < more->items().size(); ++i)
+            if (!is_switch(more->keys()[i]))
+                r.template_arguments.push_back(argument_of(more->keys()[i], more->items()[i]));
     }
     return Status();
 }
@@ -21921,7 +25024,7 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
 class Writer {
   public:
     Writer(Rules& rules, const ToolOptions& options)
-        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.has_tools()) {}
+        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.element_calls) {}
 
     Status add_tool(const Tool& tool) {
         AUSPEX_TRY(takes_object(tool));
@@ -21983,9 +25086,10 @@ class Writer {
             rules_.body[reply] = pool_.rule(thinking);
             return;
         }
-        // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
-        // closed the thinking, a required call or an answer in a form comes at once.
-        const bool may_think = is_free() || options_.chat_template.style == ChatStyle::chatml;
+        // A model may open its thinking itself. Qwen's prompts say whether it thinks: where one has closed the
+        // thinking, a required call or an answer in a form comes at once.
+        const ChatStyle style = options_.chat_template.style;
+        const bool may_think = is_free() || style == ChatStyle::chatml || style == ChatStyle::jinja;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
@@ -22065,7 +25169,7 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
     const ChatStyle style = options.chat_template.style;
-    if (style < ChatStyle::chatml || style > ChatStyle::qwen36_unsloth)
+    if (style < ChatStyle::chatml || style > ChatStyle::jinja)
         return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(style),
                     ", expected a value of ChatStyle; ModelInfo::chat_template has the model's");
     if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)
@@ -50540,6 +53644,15 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
+/// The text of the token that `key` names; empty if there is none.
+std::string token_text(const Gguf& file, const char* key) {
+    const Meta *id = file.find(key), *texts = file.find("tokenizer.ggml.tokens");
+    int64_t i = -1;
+    if (id == nullptr || texts == nullptr || !id->get_int(0, &i) || i < 0) return {};
+    return static_cast<uint64_t>(i) < texts->strings.size() ? std::string(texts->strings[static_cast<size_t>(i)])
+                                                            : std::string();
+}
+
 /// Everything after the header is parsed.
 Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
@@ -50731,7 +53844,7 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
 }
 
 void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
-    using model_impl::text_of;
+    using namespace model_impl;
     to->architecture = plan.architecture;
     to->name = text_of(gguf, "general.name");
     to->n_layer = plan.n_layer;
@@ -50749,7 +53862,9 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
         to->n_parameter += n;
     }
     to->file_bytes = gguf.file_bytes();
-    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+    const TemplateTokens tokens = {token_text(gguf, "tokenizer.ggml.bos_token_id"),
+                                   token_text(gguf, "tokenizer.ggml.eos_token_id")};
+    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), tokens, &to->chat_note);
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {

@@ -218,7 +218,7 @@ typedef struct auspex_model_info {
     uint64_t weight_bytes;    /* as the device holds them */
     const char* architecture; /* these live as long as the handle */
     const char* name;
-    const char* chat_note; /* says what was not recognised in the chat template; else empty */
+    const char* chat_note; /* says what the chat template lacks, or why it cannot be run; else empty */
 } auspex_model_info;
 
 AUSPEX_C_API auspex_code auspex_load_options_init(auspex_load_options* options, uint32_t struct_size);

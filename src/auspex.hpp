@@ -269,28 +269,35 @@ class AUSPEX_API Device {
 
 // --------------------------------------------------------------------------------------- model
 
-/// How a conversation becomes prompt text; recognised from the template in the file.
-/// `chatml_no_think` is ChatML that opens the assistant's turn with an empty think block.
-enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth };
+/// How a conversation becomes prompt text. `chatml_no_think` is ChatML that opens the assistant's turn with an empty
+/// think block; `jinja` is any other template, which is run as the program that it is.
+enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth, jinja };
 
-/// A chat template: its style, and how it differs from others of that style.
+struct ChatProgram;
+
+/// A chat template: its style, and what it can show.
 struct ChatTemplate {
     ChatStyle style;
     bool enable_thinking;        ///< for requests that do not say
     bool preserve_thinking;      ///< for requests that do not say
     bool has_preserve_thinking;  ///< knows that switch
+    bool shows_tools;            ///< and an assistant's calls
+    bool element_calls;          ///< calls are elements, <function=NAME>; else JSON objects
     bool json_values;            ///< writes arguments of calls as JSON: true, null; else as Python: True, None
-    /// The template that the style is named after.
-    constexpr ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
+    std::shared_ptr<const ChatProgram> program;  ///< of ChatStyle::jinja
+    /// The template that the style is named after. One of ChatStyle::jinja comes from recognise_template().
+    ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
         : style(of),
-          enable_thinking(of >= ChatStyle::qwen35),
+          enable_thinking(is_qwen()),
           preserve_thinking(false),
-          has_preserve_thinking(of >= ChatStyle::qwen36),
+          has_preserve_thinking(of == ChatStyle::qwen36 || of == ChatStyle::qwen36_unsloth),
+          shows_tools(is_qwen()),
+          element_calls(is_qwen()),
           json_values(of != ChatStyle::qwen35 && of != ChatStyle::qwen36_unsloth) {}
-    /// Shows tools, and an assistant's calls; plain ChatML shows neither.
-    constexpr bool has_tools() const noexcept {
-        return style != ChatStyle::chatml && style != ChatStyle::chatml_no_think;
-    }
+    bool has_tools() const noexcept { return shows_tools; }
+
+  private:
+    bool is_qwen() const noexcept { return style >= ChatStyle::qwen35 && style <= ChatStyle::qwen36_unsloth; }
 };
 
 struct ModelInfo {
@@ -305,7 +312,7 @@ struct ModelInfo {
     uint64_t file_bytes = 0;
     uint64_t weight_bytes = 0;  ///< as the device holds them, repacked
     ChatTemplate chat_template;
-    std::string chat_note;  ///< says what was not recognised in the template; else empty
+    std::string chat_note;  ///< says what the template lacks, or why it cannot be run; else empty
 };
 
 struct LoadOptions {
@@ -515,8 +522,11 @@ struct AUSPEX_API ChatRequest {
     std::optional<bool> enable_thinking;    ///< let the model think first
     std::optional<bool> preserve_thinking;  ///< show the thinking of earlier turns
     bool add_vision_id = false;             ///< number images and videos: "Picture 1: "
+    /// Other variables of a template of ChatStyle::jinja, such as reasoning_effort. Other styles have none.
+    std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
-    /// "chat_template_kwargs". Tool arguments may be an object or a string that holds one. Other keys are ignored.
+    /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
+    /// that holds one. Other keys are ignored.
     ///
     /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);
@@ -534,7 +544,7 @@ struct ChatPrompt {
         bool pinned = false;       ///< the end of the system part
     };
     std::vector<Piece> pieces;
-    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message
+    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message, of ChatML's turns
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -546,13 +556,15 @@ struct ChatPrompt {
 /// Renders without a model.
 ///
 /// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
-/// errors          bad_argument: what the template would refuse, in its own words and with the place; with ChatML also
-///                 tools, tool calls and images, which its template cannot show; a style out of range. out_of_memory.
+/// errors          bad_argument: what the template refuses, in its own words and with the place; tools that it does not
+///                 show; with ChatML also tool calls and images; a style out of range. out_of_memory.
+/// cost            linear in the text with the styles that have names; else what the template's program does.
 AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);
-/// The native renderer that matches this Jinja template.
+/// A template in the language Jinja, as models hold it: the style that is this template to the letter, or a program.
+/// bos_token and eos_token are empty in it; those of a model's own template are that model's.
 ///
-/// note      if given: emptied for a template that is known exactly; else says what was not recognised and which
-///           renderer is used instead.
+/// note      if given: emptied for a template that is followed exactly; else says what it lacks, or why it cannot be
+///           run and what is used instead.
 AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
@@ -641,7 +653,7 @@ enum class ToolChoice {
     required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
-    /// How calls are written: Qwen's elements; with ChatML a JSON object. ModelInfo::chat_template has the model's.
+    /// Says how calls are written (element_calls). ModelInfo::chat_template is the model's.
     ChatTemplate chat_template = ChatStyle::qwen36;
     ToolChoice choice = ToolChoice::automatic;
     std::string name;              ///< unless empty, calls are of this tool only

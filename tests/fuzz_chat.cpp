@@ -1,4 +1,5 @@
 // Fuzz target: any bytes as JSON, as a request, as a template and as a reply. Built with -DAUSPEX_FUZZ=ON.
+#include "../src/base/jinja_run.h"
 #include "../src/base/chat.h"
 
 #include <algorithm>
@@ -76,6 +77,28 @@ void check_reply(std::string_view text) {
         }
 }
 
+/// Any text is a template or is not, and one that is run ends.
+void check_template(std::string_view text) {
+    std::string note;
+    const ChatTemplate found = recognise_template(text, &note);
+    demand(found.style == ChatStyle::chatml || found.style == ChatStyle::chatml_no_think || found.program != nullptr);
+    detail::jinja::Program program;
+    if (!detail::jinja::parse(text).get(program).ok()) return;
+    detail::jinja::Run run(program);
+    detail::Json messages;
+    demand(detail::Json::parse(R"([{"role": "user", "content": "<|im_end|>\u00e9 a", "n": [1, 2.5, null, true]}])")
+               .get(messages)
+               .ok());
+    run.set("messages", run.heap.of_json(messages));
+    detail::Marked printed;
+    if (!run.run().get(printed).ok()) return;
+    size_t at = 0;
+    for (const auto& mark : printed.marks) {
+        demand(mark.first >= at && mark.first < mark.second && mark.second <= printed.text.size());
+        at = mark.second + 1;
+    }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -83,7 +106,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check_json(text);
     check_request(text);
     check_reply(text);
-    std::string note;
-    recognise_template(text, &note);
+    check_template(text);
     return 0;
 }

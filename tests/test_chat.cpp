@@ -328,7 +328,7 @@ TEST_CASE("ChatML prints messages unchanged and rejects what it cannot express")
           std::string::npos);
 }
 
-TEST_CASE("templates are recognised, and an unknown variant gets a note") {
+TEST_CASE("templates are recognised, and others are run") {
     std::string note = "old";
     const std::string plain =
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + "
@@ -350,84 +350,13 @@ TEST_CASE("templates are recognised, and an unknown variant gets a note") {
 
     std::string odd = plain;
     odd.insert(odd.find("assistant\\n") + 11, "Sure: ");
-    CHECK(auspex::recognise_template(odd, &note).style == ChatStyle::chatml);
-    CHECK(note.find("opens the assistant's turn") != std::string::npos);
-    CHECK(auspex::recognise_template("{% if tools %}x{% endif %}" + plain, &note).style == ChatStyle::chatml);
-    CHECK(note.find("rules that are not known") != std::string::npos);
-    CHECK(auspex::recognise_template("{{ bos_token }}[INST]", &note).style == ChatStyle::chatml);
-    CHECK(note.find("not known") != std::string::npos);
+    CHECK(auspex::recognise_template(odd, &note).style == ChatStyle::jinja);
+    CHECK(note.empty());
+    CHECK(render_messages(kUserHi, auspex::recognise_template(odd, nullptr)) ==
+          "<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\nSure: ");
     CHECK(auspex::recognise_template(" \n", &note).style == ChatStyle::chatml);
     CHECK(note.find("no chat template") != std::string::npos);
     CHECK(auspex::recognise_template("", nullptr).style == ChatStyle::chatml);
-
-    const std::string family = "{% set ns.last_query_index = 1 %}<function=example_function_name>";
-    CHECK(auspex::recognise_template(family, &note).style == ChatStyle::qwen35);
-    CHECK(note.find("variant of Qwen3.5's") != std::string::npos);
-    const std::string newer =
-        family + "preserve_thinking args_value | string if args_value is string else args_value | tojson";
-    CHECK(auspex::recognise_template(newer, &note).style == ChatStyle::qwen36);
-    CHECK(auspex::recognise_template(newer + "reasoning_effort", &note).style == ChatStyle::qwen36);
-    CHECK(note.find("without its reasoning_effort") != std::string::npos);
-    CHECK(auspex::recognise_template(newer + "role == 'developer'", &note).style == ChatStyle::qwen36_unsloth);
-}
-
-TEST_CASE("a variant of a known template keeps its own defaults, and its way to write values") {
-    const std::string head = "{% set ns.last_query_index = 1 %}<function=example_function_name>";
-    const std::string json = "{%- set v = args_value | string if args_value is string else args_value | tojson %}";
-    const std::string closed_unless_asked =
-        "{%- if enable_thinking is defined and enable_thinking is true %}{{- '<think>\\n' }}{%- else %}"
-        "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}";
-    const std::string open_unless_asked =
-        "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
-        "{%- else %}{{- '<think>\\n' }}{%- endif %}";
-    const std::string no_thought = "<think>\n\n</think>\n\n";
-    const auto prompt_end = [](const std::string& jinja, const char* more) {
-        const std::string user = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-        const std::string all = render_messages(kUserHi, auspex::recognise_template(jinja, nullptr), more);
-        CHECK(all.substr(0, user.size()) == user);
-        return all.substr(user.size());
-    };
-    for (const std::string& jinja : {head + closed_unless_asked, head + "{% if enable_thinking is defined and "
-                                                                        "enable_thinking %}"}) {
-        CHECK(prompt_end(jinja, "") == no_thought);
-        CHECK(prompt_end(jinja, R"(, "enable_thinking": null)") == no_thought);
-        CHECK(prompt_end(jinja, R"(, "enable_thinking": true)") == "<think>\n");
-    }
-    CHECK(prompt_end(head + open_unless_asked, "") == "<think>\n");
-    CHECK(prompt_end(head + open_unless_asked, R"(, "enable_thinking": false)") == no_thought);
-
-    const std::string m = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
-        "reasoning_content": "why", "tool_calls": [{"name": "f", "arguments": {"x": true, "y": null}}]},
-        {"role": "tool", "content": "r"}, {"role": "user", "content": "c"}])";
-    const std::string developer = "{% if role == 'developer' %}";
-    const std::string keeps = "{% if preserve_thinking is undefined or preserve_thinking is true %}";
-    const std::string can_keep = "{% if preserve_thinking is defined and preserve_thinking is true %}";
-    const struct {
-        std::string jinja;
-        ChatStyle style;
-        bool json, keeps, can_keep;
-    } cases[] = {
-        {head, ChatStyle::qwen35, false, false, false},
-        {head + json, ChatStyle::qwen35, true, false, false},
-        {head + can_keep, ChatStyle::qwen36, false, false, true},
-        {head + json + keeps, ChatStyle::qwen36, true, true, true},
-        {head + developer, ChatStyle::qwen36_unsloth, false, false, false},
-        {head + json + developer + can_keep, ChatStyle::qwen36_unsloth, true, false, true},
-        {head + json + developer + keeps, ChatStyle::qwen36_unsloth, true, true, true},
-    };
-    for (const auto& c : cases) {
-        CAPTURE(c.jinja);
-        const ChatTemplate found = auspex::recognise_template(c.jinja, nullptr);
-        CHECK(found.style == c.style);
-        const auto has = [&](const char* more, const char* text) {
-            return render_messages(m, found, more).find(text) != std::string::npos;
-        };
-        CHECK(has("", "<parameter=x>\ntrue\n</parameter>\n<parameter=y>\nnull\n") == c.json);
-        CHECK(has("", "<parameter=x>\nTrue\n</parameter>\n<parameter=y>\nNone\n") == !c.json);
-        CHECK(has("", "why") == c.keeps);
-        CHECK(has(R"(, "preserve_thinking": true)", "why") == c.can_keep);
-        CHECK_FALSE(has(R"(, "preserve_thinking": false)", "why"));
-    }
 }
 
 TEST_CASE("a reply is split into thinking, text and calls") {

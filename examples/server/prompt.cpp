@@ -212,10 +212,17 @@ Failure read_conversation(const Json& body, Conversation* to) {
     refuse_foreign(fields);
     if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     std::string effort;
-    if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
+    if (fields.text("reasoning_effort", &effort)) to->set_effort(effort);
     read_tool_choice(fields, to);
     read_response_format(fields, &to->form);
     return failure.ok() ? arrange_messages(to) : failure;
+}
+
+void Conversation::set_effort(const std::string& effort) {
+    if (effort == "none")
+        switches["enable_thinking"] = false;
+    else if (!switches.contains("reasoning_effort"))
+        switches["reasoning_effort"] = effort;
 }
 
 void append_paragraph(std::string* to, const std::string& text) {

@@ -26,7 +26,9 @@ struct Conversation {
     Json messages = Json::array();
     Json tools = Json::array();
     Json switches = Json::object();  ///< chat_template_kwargs
-    std::string begun;               ///< what the reply begins with, which the model continues
+    /// "none" switches thinking off; other efforts are for templates that know the variable.
+    void set_effort(const std::string& effort);
+    std::string begun;  ///< what the reply begins with, which the model continues
     ReplyForm form;
 };
 /// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `json_schema`, `grammar`,

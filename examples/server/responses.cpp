@@ -315,8 +315,7 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
     if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
     if (const Json* reasoning = fields.object("reasoning"))
-        if (fields.inside(*reasoning, "reasoning.").text("effort", &effort) && effort == "none")
-            to->switches["enable_thinking"] = false;
+        if (fields.inside(*reasoning, "reasoning.").text("effort", &effort)) to->set_effort(effort);
     read_tool_choice(fields, to);
     if (const Json* text = fields.object("text"))
         if (const Json* format = fields.inside(*text, "text.").find("format"))

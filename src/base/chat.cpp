@@ -1,4 +1,5 @@
 #include "chat.h"
+#include "chat_program.h"
 #include "guard.h"
 
 namespace auspex {
@@ -24,28 +25,6 @@ const char kToolInstructions[] =
     "</IMPORTANT>";
 
 namespace chat_impl {
-
-/// Text with the ranges of it that the template wrote.
-struct Marked {
-    std::string text;
-    std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to), ascending
-
-    void add(std::string_view part, bool mark) {
-        if (mark) marks.emplace_back(text.size(), text.size() + part.size());
-        text.append(part);
-    }
-    /// The part of it that the view `part` into `text` covers.
-    Marked cut(std::string_view part) const {
-        const size_t from = static_cast<size_t>(part.data() - text.data()), to = from + part.size();
-        Marked out;
-        out.text = std::string(part);
-        for (const auto& m : marks) {
-            const size_t a = m.first < from ? from : m.first, b = m.second > to ? to : m.second;
-            if (a < b) out.marks.emplace_back(a - from, b - from);
-        }
-        return out;
-    }
-};
 
 /// Collects pieces; adjacent pieces of one origin are joined.
 class Writer {
@@ -355,15 +334,6 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
-/// Whether a Qwen template lets the model think where the request does not say: its condition asks for false then, and
-/// for true where it does not.
-bool thinks_by_default(std::string_view s) {
-    static const std::string_view kGiven = "enable_thinkingisdefinedandenable_thinking";
-    const size_t at = s.find(kGiven);
-    return at == std::string_view::npos || starts_with(s.substr(at + kGiven.size()), "isfalse") ||
-           starts_with(s.substr(at + kGiven.size()), "==false");
-}
-
 /// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
 /// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
@@ -397,7 +367,7 @@ uint64_t template_fingerprint(std::string_view jinja) {
     return h;
 }
 
-ChatTemplate recognise(std::string_view jinja, std::string* note) {
+ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std::string* note) {
     using namespace chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -410,40 +380,18 @@ ChatTemplate recognise(std::string_view jinja, std::string* note) {
     if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
     if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
     if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
-
-    const std::string s = squeezed(jinja);
-    if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
-        const bool newer = contains(s, "preserve_thinking");
-        const ChatStyle style = contains(s, "=='developer'") ? ChatStyle::qwen36_unsloth
-                                : newer                      ? ChatStyle::qwen36
-                                                             : ChatStyle::qwen35;
-        ChatTemplate found(style);
-        found.enable_thinking = thinks_by_default(s);
-        found.preserve_thinking = contains(s, "preserve_thinkingisundefined");
-        found.has_preserve_thinking = newer;
-        found.json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
-        why = say("the chat template is a variant of ",
-                  style == ChatStyle::qwen35   ? "Qwen3.5's"
-                  : style == ChatStyle::qwen36 ? "Qwen3.6's"
-                                               : "unsloth's Qwen3.6",
-                  " that is not known to the letter; it is rendered like that one");
-        if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
-        return found;
-    }
     std::string tail;
-    if (is_plain_chatml(s, &tail)) {
+    if (is_plain_chatml(squeezed(jinja), &tail)) {
         if (tail.empty()) return ChatStyle::chatml;
         if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
+    }
+    ChatTemplate found;
+    if (Status s = read_program(jinja, tokens, &why).get(found); !s.ok()) {
         why =
-            "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is "
-            "used";
+            say("the chat template cannot be run (", s.text, "); plain ChatML is used, which may not suit this model");
         return ChatStyle::chatml;
     }
-    why = contains(s, "<|im_start|>")
-              ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); "
-                "plain ChatML is used"
-              : "the chat template is not known; plain ChatML is used, which may not suit this model";
-    return ChatStyle::chatml;
+    return found;
 }
 
 }  // namespace detail
@@ -462,6 +410,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
         case ChatStyle::chatml:
         case ChatStyle::chatml_no_think:
             return render_chatml(request, chat_template.style == ChatStyle::chatml_no_think);
+        case ChatStyle::jinja: return detail::render_program(request, chat_template);
     }
     return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(chat_template.style),
                         ", expected a value of ChatStyle; recognise_template() gives one");
@@ -469,7 +418,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
 AUSPEX_CATCH
 
 ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
-    return detail::recognise(jinja, note);
+    return detail::recognise(jinja, {}, note);
 }
 AUSPEX_CATCH_EMPTY
 

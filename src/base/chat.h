@@ -1,12 +1,13 @@
 // base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
-// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
-//         (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public functions are declared in
-//         auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
+// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6); others run as programs
+//         (chat_program.h). Reading requests (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public
+//         functions are declared in auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
 // Thread  pure functions.
 // Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 #pragma once
 #include "json.h"
+#include "marked.h"
 #include "unicode.h"
 
 namespace auspex {
@@ -19,9 +20,13 @@ extern const char kToolInstructions[];
 /// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
+/// Texts of tokens that a template may print.
+struct TemplateTokens {
+    std::string bos, eos;
+};
 /// recognise_template() for callers that say themselves when memory runs out: a model must not get another template
 /// then.
-ChatTemplate recognise(std::string_view jinja, std::string* note);
+ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std::string* note);
 
 /// An argument of a call: of a JSON string the text, of anything else the JSON, with its numbers as they were written.
 inline ToolArgument argument_of(std::string name, const Json& value) {

@@ -107,6 +107,12 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
     return Status();
 }
 
+/// Whether a ChatRequest has a member for it.
+bool is_switch(std::string_view key) {
+    return key == "add_generation_prompt" || key == "enable_thinking" || key == "preserve_thinking" ||
+           key == "add_vision_id";
+}
+
 Status read_switches(const Json& json, const std::string& path, ChatRequest& r) {
     const auto read = [&json, &path](const char* key, auto* to) {
         const Json* value = given(json, key);
@@ -141,7 +147,10 @@ Status read_request(const Json& json, ChatRequest& r) {
     AUSPEX_TRY(read_switches(json, "", r));
     if (const Json* more = given(json, "chat_template_kwargs")) {
         if (!more->is(Json::Kind::object)) return wrong("chat_template_kwargs", *more, "an object");
-        return read_switches(*more, "chat_template_kwargs.", r);
+        AUSPEX_TRY(read_switches(*more, "chat_template_kwargs.", r));
+        for (size_t i = 0; i < more->items().size(); ++i)
+            if (!is_switch(more->keys()[i]))
+                r.template_arguments.push_back(argument_of(more->keys()[i], more->items()[i]));
     }
     return Status();
 }

@@ -12,18 +12,21 @@ namespace json_impl {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
-/// text that reads back as the same double.
-std::string python_number(const std::string& text, bool as_json) {
-    if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+}  // namespace json_impl
+
+double json_double(const std::string& text) {
     // strtod and snprintf use the decimal sign of the process's locale.
     char probe[8];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
-    const char point = probe[1];
     std::string local = text;
     for (char& c : local)
-        if (c == '.') c = point;
-    const double value = std::strtod(local.c_str(), nullptr);
+        if (c == '.') c = probe[1];
+    return std::strtod(local.c_str(), nullptr);
+}
+
+std::string python_number(const std::string& text, bool as_json) {
+    if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+    const double value = json_double(text);
     if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
     char b[40];
     for (int digits = 0; digits < 17; ++digits) {
@@ -36,7 +39,7 @@ std::string python_number(const std::string& text, bool as_json) {
     const bool negative = *p == '-';
     if (negative) ++p;
     for (; *p != 'e'; ++p)
-        if (is_digit(*p)) digits += *p;
+        if (json_impl::is_digit(*p)) digits += *p;
     const int exponent = static_cast<int>(std::strtol(p + 1, nullptr, 10));
     while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
     const int n = static_cast<int>(digits.size());
@@ -56,8 +59,6 @@ std::string python_number(const std::string& text, bool as_json) {
     }
     return out;
 }
-
-}  // namespace json_impl
 
 std::string json_escape(uint32_t c) {
     static constexpr char kHex[] = "0123456789abcdef", kChars[] = "\"\\\n\r\t\b\f", kLetters[] = "\"\\nrtbf";
@@ -354,7 +355,7 @@ void Json::dump_to(std::string& out, Numbers numbers) const {
     switch (kind_) {
         case Kind::null: out += "null"; return;
         case Kind::boolean: out += boolean_ ? "true" : "false"; return;
-        case Kind::number: out += numbers == Numbers::written ? text_ : json_impl::python_number(text_, true); return;
+        case Kind::number: out += numbers == Numbers::written ? text_ : python_number(text_, true); return;
         case Kind::string: out += json_quoted(text_); return;
         case Kind::array:
         case Kind::object: break;
@@ -383,7 +384,7 @@ std::string Json::python_str() const {
     switch (kind_) {
         case Kind::null: return "None";
         case Kind::boolean: return boolean_ ? "True" : "False";
-        case Kind::number: return json_impl::python_number(text_, false);
+        case Kind::number: return python_number(text_, false);
         case Kind::string: return text_;
         case Kind::array:
         case Kind::object: break;

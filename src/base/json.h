@@ -71,6 +71,12 @@ struct Json::Inner {
     std::vector<std::string> keys;
 };
 
+/// The value of a JSON number, whatever the locale.
+double json_double(const std::string& text);
+/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
+/// text that reads back as the same double.
+std::string python_number(const std::string& text, bool as_json);
+
 /// Whether a JSON string writes the character with a backslash, and how.
 constexpr bool json_must_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 std::string json_escape(uint32_t c);

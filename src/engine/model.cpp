@@ -23,6 +23,15 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
+/// The text of the token that `key` names; empty if there is none.
+std::string token_text(const Gguf& file, const char* key) {
+    const Meta *id = file.find(key), *texts = file.find("tokenizer.ggml.tokens");
+    int64_t i = -1;
+    if (id == nullptr || texts == nullptr || !id->get_int(0, &i) || i < 0) return {};
+    return static_cast<uint64_t>(i) < texts->strings.size() ? std::string(texts->strings[static_cast<size_t>(i)])
+                                                            : std::string();
+}
+
 /// Everything after the header is parsed.
 Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
@@ -214,7 +223,7 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
 }
 
 void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
-    using model_impl::text_of;
+    using namespace model_impl;
     to->architecture = plan.architecture;
     to->name = text_of(gguf, "general.name");
     to->n_layer = plan.n_layer;
@@ -232,7 +241,9 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
         to->n_parameter += n;
     }
     to->file_bytes = gguf.file_bytes();
-    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+    const TemplateTokens tokens = {token_text(gguf, "tokenizer.ggml.bos_token_id"),
+                                   token_text(gguf, "tokenizer.ggml.eos_token_id")};
+    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), tokens, &to->chat_note);
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {

@@ -41,7 +41,7 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
 class Writer {
   public:
     Writer(Rules& rules, const ToolOptions& options)
-        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.has_tools()) {}
+        : rules_(rules), pool_(rules.pool), options_(options), elements_(options.chat_template.element_calls) {}
 
     Status add_tool(const Tool& tool) {
         AUSPEX_TRY(takes_object(tool));
@@ -103,9 +103,10 @@ class Writer {
             rules_.body[reply] = pool_.rule(thinking);
             return;
         }
-        // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
-        // closed the thinking, a required call or an answer in a form comes at once.
-        const bool may_think = is_free() || options_.chat_template.style == ChatStyle::chatml;
+        // A model may open its thinking itself. Qwen's prompts say whether it thinks: where one has closed the
+        // thinking, a required call or an answer in a form comes at once.
+        const ChatStyle style = options_.chat_template.style;
+        const bool may_think = is_free() || style == ChatStyle::chatml || style == ChatStyle::jinja;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
@@ -185,7 +186,7 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
                                                       const ToolOptions& options) {
     using namespace tool_calls_impl;
     const ChatStyle style = options.chat_template.style;
-    if (style < ChatStyle::chatml || style > ChatStyle::qwen36_unsloth)
+    if (style < ChatStyle::chatml || style > ChatStyle::jinja)
         return fail(Code::bad_argument, "the style of the tool calls is ", static_cast<int>(style),
                     ", expected a value of ChatStyle; ModelInfo::chat_template has the model's");
     if (options.choice < ToolChoice::automatic || options.choice > ToolChoice::required)

@@ -1,0 +1,514 @@
+#include "jinja_run.h"
+
+#include "unicode.h"
+
+#include <cmath>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace run_impl {
+
+/// Counts one level of nested evaluation.
+struct Level {
+    explicit Level(uint32_t& depth) : depth_(depth) { ++depth_; }
+    ~Level() { --depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+  private:
+    uint32_t& depth_;
+};
+
+/// An index into n elements: a negative one counts from the end. False: there is no such element.
+bool in_range(int64_t i, size_t n, size_t* to) {
+    if (i < 0) i += static_cast<int64_t>(n);
+    if (i < 0 || i >= static_cast<int64_t>(n)) return false;
+    *to = static_cast<size_t>(i);
+    return true;
+}
+
+/// The places that Python's slice [from:to:step] of n elements takes. An absent bound is undefined.
+std::vector<size_t> slice_places(const Value& from, const Value& to, int64_t step, size_t count) {
+    const int64_t n = static_cast<int64_t>(count);
+    const auto bound = [n, step](const Value& v, int64_t absent) {
+        if (!v.is_number()) return absent;
+        int64_t at = v.integer;
+        if (at < 0) at += n;
+        return step > 0 ? std::max<int64_t>(0, std::min(at, n)) : std::max<int64_t>(-1, std::min(at, n - 1));
+    };
+    const int64_t begin = bound(from, step > 0 ? 0 : n - 1), end = bound(to, step > 0 ? n : -1);
+    std::vector<size_t> places;
+    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+        places.push_back(static_cast<size_t>(i));
+        if (step > n || step < -n) break;
+    }
+    return places;
+}
+
+}  // namespace run_impl
+
+std::vector<size_t> character_starts(std::string_view text) {
+    std::vector<size_t> starts;
+    size_t n = 0;
+    for (size_t at = 0; at < text.size(); at += n) {
+        starts.push_back(at);
+        decode_utf8(text.data() + at, text.size() - at, &n);
+    }
+    starts.push_back(text.size());
+    return starts;
+}
+
+void Run::set(std::string_view name, const Value& value) {
+    for (auto& variable : scopes_.back().names)
+        if (variable.first == name) {
+            variable.second = value;
+            return;
+        }
+    scopes_.back().names.emplace_back(name, value);
+}
+
+Result<Marked> Run::run() {
+    Marked text = captured(program_.body);
+    if (failed()) return std::move(status_);
+    return text;
+}
+
+Value Run::wrong_parts(const Part* parts, size_t n) {
+    if (!failed()) status_ = fail(Code::bad_argument, "the chat template, line ", line_, ": ", say_parts(parts, n));
+    return Value();
+}
+
+Marked Run::text_of(const Value& v) {
+    Marked text;
+    if (const Status s = to_text(v).get(text); !s.ok()) wrong(s.text);
+    return text;
+}
+
+bool Run::step() {
+    if (failed()) return false;
+    if (++n_step_ > kMaxSteps) wrong("it takes more than ", kMaxSteps, " steps");
+    if (depth_ > kMaxRunDepth) wrong("it nests more than ", kMaxRunDepth, " levels deep: does a macro call itself?");
+    if (heap.full() || (out_ != nullptr && out_->text.size() > kMaxHeapBytes))
+        wrong("it needs more than ", kMaxHeapBytes >> 20, " MiB");
+    return !failed();
+}
+
+Marked Run::captured(uint32_t body) {
+    Marked text;
+    Marked* const before = std::exchange(out_, &text);
+    statement(body);
+    out_ = before;
+    return text;
+}
+
+// ---------------------------------------------------------------------------------- statements
+
+Run::Flow Run::statement(uint32_t id) {
+    const run_impl::Level level(depth_);
+    const Node& n = program_.nodes[id];
+    line_ = n.line;
+    if (!step()) return Flow::next;
+    switch (n.op) {
+        case Op::body:
+            for (const uint32_t part : n.parts) {
+                const Flow flow = statement(part);
+                if (flow != Flow::next || failed()) return flow;
+            }
+            return Flow::next;
+        case Op::text: out_->add(n.text, true); return Flow::next;
+        case Op::print: out_->add(text_of(expression(n.a))); return Flow::next;
+        case Op::if_:
+            for (size_t i = 0; i < n.parts.size(); i += 2) {
+                const bool holds = expression(n.parts[i]).truth();
+                if (failed()) return Flow::next;
+                if (holds) return statement(n.parts[i + 1]);
+            }
+            return n.b != 0 ? statement(n.b) : Flow::next;
+        case Op::for_: return for_statement(n);
+        case Op::set: assign(n.names, expression(n.a)); return Flow::next;
+        case Op::set_member: set_member(n); return Flow::next;
+        case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
+        case Op::macro: {
+            Value v;
+            v.kind = Value::Kind::macro;
+            v.integer = id;
+            set(n.text, v);
+            return Flow::next;
+        }
+        case Op::break_: return Flow::break_;
+        case Op::continue_: return Flow::continue_;
+        default: return Flow::next;
+    }
+}
+
+void Run::assign(const std::vector<std::string>& names, const Value& value) {
+    if (failed()) return;
+    if (names.size() == 1) {
+        set(names[0], value);
+        return;
+    }
+    std::vector<Value> items;
+    if (!elements(value, &items)) return;
+    if (items.size() != names.size()) {
+        wrong("expected ", names.size(), " values, found ", items.size());
+        return;
+    }
+    for (size_t i = 0; i < names.size(); ++i) set(names[i], items[i]);
+}
+
+void Run::set_member(const Node& n) {
+    const Value value = expression(n.a);
+    const Value space = name(n.text);
+    if (failed()) return;
+    if (!space.is(Value::Kind::name_space)) {
+        wrong(quote(n.text), " is ", space.kind_name(), ", expected a namespace");
+        return;
+    }
+    if (Value* old = const_cast<Value*>(space.find(n.names[0])); old != nullptr) {
+        *old = value;
+        return;
+    }
+    heap.charge(sizeof(std::string) + sizeof(Value));
+    space.data->keys.push_back(n.names[0]);
+    space.data->items.push_back(value);
+}
+
+/// What a loop runs over, without what its condition leaves out.
+bool Run::loop_items(const Node& n, std::vector<Value>* to) {
+    std::vector<Value> all;
+    const Value over = expression(n.a);
+    if (failed() || !elements(over, &all)) return false;
+    if (n.parts[0] == 0) {
+        *to = std::move(all);
+        return true;
+    }
+    scopes_.emplace_back();
+    for (const Value& v : all) {
+        assign(n.names, v);
+        if (expression(n.parts[0]).truth()) to->push_back(v);
+        if (failed()) break;
+    }
+    scopes_.pop_back();
+    return !failed();
+}
+
+Run::Flow Run::for_statement(const Node& n) {
+    std::vector<Value> items;
+    if (!loop_items(n, &items)) return Flow::next;
+    const size_t count = items.size();
+    if (count == 0) return n.c != 0 ? statement(n.c) : Flow::next;
+    Value loop;
+    heap.charge(count * sizeof(Value));
+    Data* const data = heap.make(Value::Kind::loop, &loop);
+    data->items = std::move(items);
+    data->depth = ++n_loop_;
+    scopes_.emplace_back();
+    for (size_t i = 0; i < count && !failed(); ++i) {
+        scopes_.back().names.clear();
+        data->i = i;
+        set("loop", loop);
+        assign(n.names, data->items[i]);
+        if (statement(n.b) == Flow::break_) break;
+    }
+    scopes_.pop_back();
+    --n_loop_;
+    return Flow::next;
+}
+
+// --------------------------------------------------------------------------------- expressions
+
+Value Run::expression(uint32_t id) {
+    const run_impl::Level level(depth_);
+    const Node& n = program_.nodes[id];
+    if (!step()) return Value();
+    const uint32_t line = std::exchange(line_, n.line);
+    const Value v = evaluate(n);
+    if (!failed()) line_ = line;
+    return v;
+}
+
+Value Run::evaluate(const Node& n) {
+    switch (n.op) {
+        case Op::none: {
+            Value v;
+            v.kind = Value::Kind::none;
+            return v;
+        }
+        case Op::true_:
+        case Op::false_: return Heap::boolean(n.op == Op::true_);
+        case Op::integer: return Heap::integer(n.integer);
+        case Op::real: return Heap::real(json_double(n.text));
+        case Op::string: return heap.string(Marked(n.text, true));
+        case Op::name: return name(n.text);
+        case Op::list: return heap.list(arguments(n).items);
+        case Op::map: return map(n);
+        case Op::member: return member(expression(n.a), n.text, program_.nodes[n.a]);
+        case Op::item: return item(n);
+        case Op::slice: return slice(n);
+        case Op::call: return call(n);
+        case Op::filter: {
+            const Value v = expression(n.a);
+            const Arguments args = arguments(n);
+            return failed() ? Value() : filter(static_cast<Filter>(n.code), v, args);
+        }
+        case Op::test: {
+            const Value v = expression(n.a);
+            const Value argument = n.parts.empty() ? Value() : expression(n.parts[0]);
+            return failed() ? Value() : Heap::boolean(test(static_cast<Test>(n.code), v, argument));
+        }
+        case Op::not_: return Heap::boolean(!expression(n.a).truth());
+        case Op::negate: return arithmetic(Binary::subtract, Heap::integer(0), expression(n.a));
+        case Op::and_:
+        case Op::or_: {
+            const Value left = expression(n.a);
+            return failed() || left.truth() == (n.op == Op::or_) ? left : expression(n.b);
+        }
+        case Op::choose: {
+            const bool holds = expression(n.b).truth();
+            return failed() ? Value() : holds ? expression(n.a) : n.c != 0 ? expression(n.c) : Value();
+        }
+        case Op::binary: return binary(n);
+        default: return Value();
+    }
+}
+
+Value Run::name(std::string_view name) {
+    for (size_t i = scopes_.size(); i-- > 0;) {
+        const auto& names = scopes_[i].names;
+        for (size_t k = names.size(); k-- > 0;)
+            if (names[k].first == name) return names[k].second;
+        if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
+    }
+    Value v;
+    Function f = Function::dict;
+    if (find_function(name, &f)) {
+        v.kind = Value::Kind::function;
+        v.integer = static_cast<int64_t>(f);
+    }
+    return v;
+}
+
+Value Run::map(const Node& n) {
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    for (size_t i = 0; i < n.parts.size() && !failed(); i += 2) {
+        const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
+        if (failed()) break;
+        std::string text = text_of(key).text;
+        const auto known = std::find(keys.begin(), keys.end(), text);
+        if (known != keys.end()) {
+            items[static_cast<size_t>(known - keys.begin())] = value;
+        } else {
+            keys.push_back(std::move(text));
+            items.push_back(value);
+        }
+    }
+    return failed() ? Value() : heap.map(std::move(keys), std::move(items));
+}
+
+Value Run::member(const Value& of, std::string_view name, const Node& n) {
+    if (failed()) return Value();
+    if (of.is(Value::Kind::undefined)) return wrong(n.text.empty() ? "a value" : quote(n.text), " is undefined");
+    if (of.is_map()) {
+        const Value* found = of.find(name);
+        return found != nullptr ? *found : Value();
+    }
+    if (!of.is(Value::Kind::loop)) return Value();
+    const Data& loop = *of.data;
+    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size());
+    if (name == "index") return Heap::integer(i + 1);
+    if (name == "index0") return Heap::integer(i);
+    if (name == "first") return Heap::boolean(i == 0);
+    if (name == "last") return Heap::boolean(i + 1 == count);
+    if (name == "length") return Heap::integer(count);
+    if (name == "revindex") return Heap::integer(count - i);
+    if (name == "revindex0") return Heap::integer(count - i - 1);
+    if (name == "depth") return Heap::integer(loop.depth);
+    if (name == "depth0") return Heap::integer(loop.depth - 1);
+    if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
+    if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
+    return Value();
+}
+
+Value Run::item(const Node& n) {
+    const Value of = expression(n.a), key = expression(n.b);
+    if (failed()) return Value();
+    if (key.is(Value::Kind::string)) return member(of, key.text(), program_.nodes[n.a]);
+    if (of.is(Value::Kind::undefined)) return member(of, "", program_.nodes[n.a]);
+    size_t at = 0;
+    if (!key.is_number() || key.is(Value::Kind::real)) return Value();
+    if (of.is(Value::Kind::list))
+        return run_impl::in_range(key.integer, of.items().size(), &at) ? of.items()[at] : Value();
+    if (of.is_map()) return member(of, text_of(key).text, program_.nodes[n.a]);
+    if (!of.is(Value::Kind::string)) return Value();
+    const std::vector<size_t> starts = character_starts(of.text());
+    if (!run_impl::in_range(key.integer, starts.size() - 1, &at)) return Value();
+    return heap.string(of.marked().cut(starts[at], starts[at + 1]));
+}
+
+Value Run::slice(const Node& n) {
+    const Value of = expression(n.a);
+    Value bound[3];
+    for (size_t i = 0; i < 3 && !failed(); ++i)
+        if (n.parts[i] != 0) {
+            bound[i] = expression(n.parts[i]);
+            if (bound[i].is(Value::Kind::real) || bound[i].is(Value::Kind::string))
+                return wrong("a bound of a slice is ", bound[i].kind_name(), ", expected an integer");
+        }
+    if (failed()) return Value();
+    const int64_t step = bound[2].is_number() ? bound[2].integer : 1;
+    if (step == 0) return wrong("the step of a slice is 0");
+    if (of.is(Value::Kind::list)) {
+        std::vector<Value> items;
+        for (const size_t at : run_impl::slice_places(bound[0], bound[1], step, of.items().size()))
+            items.push_back(of.items()[at]);
+        return heap.list(std::move(items));
+    }
+    if (!of.is(Value::Kind::string)) return wrong(of.kind_name(), " cannot be cut into slices");
+    const std::vector<size_t> starts = character_starts(of.text());
+    const std::vector<size_t> places = run_impl::slice_places(bound[0], bound[1], step, starts.size() - 1);
+    Marked text;
+    if (step == 1 && !places.empty())
+        text = of.marked().cut(starts[places.front()], starts[places.back() + 1]);
+    else
+        for (const size_t at : places) text.add(of.marked().cut(starts[at], starts[at + 1]));
+    return heap.string(std::move(text));
+}
+
+Arguments Run::arguments(const Node& n) {
+    Arguments args;
+    if (!n.names.empty()) args.names = &n.names;
+    for (const uint32_t part : n.parts) {
+        args.items.push_back(expression(part));
+        if (failed()) break;
+    }
+    return args;
+}
+
+Value Run::binary(const Node& n) {
+    const Value a = expression(n.a), b = expression(n.b);
+    if (failed()) return Value();
+    const Binary op = static_cast<Binary>(n.code);
+    switch (op) {
+        case Binary::add: return add(a, b);
+        case Binary::concat: {
+            Marked text = text_of(a);
+            text.add(text_of(b));
+            return heap.string(std::move(text));
+        }
+        case Binary::equal: return Heap::boolean(equal(a, b));
+        case Binary::not_equal: return Heap::boolean(!equal(a, b));
+        case Binary::less: return Heap::boolean(less(a, b));
+        case Binary::greater: return Heap::boolean(less(b, a));
+        case Binary::less_equal: return Heap::boolean(!less(b, a));
+        case Binary::greater_equal: return Heap::boolean(!less(a, b));
+        case Binary::in: return Heap::boolean(contains(b, a));
+        case Binary::not_in: return Heap::boolean(!contains(b, a));
+        case Binary::subtract:
+        case Binary::multiply:
+        case Binary::divide:
+        case Binary::floor_divide:
+        case Binary::modulo: break;
+    }
+    return arithmetic(op, a, b);
+}
+
+Value Run::add(const Value& a, const Value& b) {
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) {
+        Marked text = a.marked();
+        text.add(b.marked());
+        return heap.string(std::move(text));
+    }
+    if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
+        std::vector<Value> items = a.items();
+        items.insert(items.end(), b.items().begin(), b.items().end());
+        return heap.list(std::move(items));
+    }
+    return arithmetic(Binary::add, a, b);
+}
+
+Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
+    if (failed()) return Value();
+    if (!a.is_number() || !b.is_number())
+        return wrong(a.kind_name(), " and ", b.kind_name(), ", expected two numbers",
+                     op == Binary::add ? ", strings or lists" : "");
+    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real))
+        return integers(op, a.integer, b.integer);
+    const double x = a.number(), y = b.number();
+    if (y == 0 && op != Binary::add && op != Binary::subtract && op != Binary::multiply)
+        return wrong("division by zero");
+    switch (op) {
+        case Binary::add: return Heap::real(x + y);
+        case Binary::subtract: return Heap::real(x - y);
+        case Binary::multiply: return Heap::real(x * y);
+        case Binary::divide: return Heap::real(x / y);
+        case Binary::floor_divide: return Heap::real(std::floor(x / y));
+        default: return Heap::real(x - y * std::floor(x / y));  // modulo
+    }
+}
+
+/// Integers as in Python, but of 64 bits.
+Value Run::integers(Binary op, int64_t a, int64_t b) {
+    constexpr int64_t kMax = int64_t{1} << 62;
+    const double exact = op == Binary::multiply ? static_cast<double>(a) * static_cast<double>(b)
+                         : op == Binary::add    ? static_cast<double>(a) + static_cast<double>(b)
+                                                : static_cast<double>(a) - static_cast<double>(b);
+    if (!(std::fabs(exact) < static_cast<double>(kMax))) return wrong("an integer is too large");
+    switch (op) {
+        case Binary::add: return Heap::integer(a + b);
+        case Binary::subtract: return Heap::integer(a - b);
+        case Binary::multiply: return Heap::integer(a * b);
+        default: break;
+    }
+    if (b == 0) return wrong("division by zero");
+    const int64_t rest = a % b, quotient = a / b;
+    const bool down = rest != 0 && (rest < 0) != (b < 0);
+    return Heap::integer(op == Binary::modulo ? rest + (down ? b : 0) : quotient - (down ? 1 : 0));
+}
+
+bool Run::contains(const Value& whole, const Value& part) {
+    if (whole.is(Value::Kind::string)) {
+        if (part.is(Value::Kind::string)) return whole.text().find(part.text()) != std::string::npos;
+        wrong(part.kind_name(), " in a string, expected a string");
+        return false;
+    }
+    if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
+    if (whole.is(Value::Kind::list))
+        return std::any_of(whole.items().begin(), whole.items().end(), [&](const Value& v) { return equal(v, part); });
+    if (!whole.is(Value::Kind::undefined)) wrong("'in' ", whole.kind_name(), ", expected a string, a list or a map");
+    return false;
+}
+
+bool Run::less(const Value& a, const Value& b) {
+    if (a.is_number() && b.is_number())
+        return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) return a.text() < b.text();
+    wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
+    return false;
+}
+
+bool Run::elements(const Value& v, std::vector<Value>* to) {
+    to->clear();
+    switch (v.kind) {
+        case Value::Kind::undefined: return true;
+        case Value::Kind::list: *to = v.items(); return true;
+        case Value::Kind::map:
+        case Value::Kind::name_space:
+            for (const std::string& key : v.data->keys) to->push_back(heap.input(key));
+            return true;
+        case Value::Kind::string: {
+            const std::vector<size_t> starts = character_starts(v.text());
+            for (size_t i = 0; i + 1 < starts.size() && !heap.full(); ++i)
+                to->push_back(heap.string(v.marked().cut(starts[i], starts[i + 1])));
+            return true;
+        }
+        default: wrong(v.kind_name(), " cannot be iterated"); return false;
+    }
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

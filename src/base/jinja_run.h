@@ -1,0 +1,144 @@
+// base/jinja_run: runs the program of a chat template.
+//
+// Owns    Run: scopes, output and bounds of one rendering; statements and expressions (jinja_run.cpp), filters
+//         (jinja_filter.cpp), tests, functions and methods (jinja_call.cpp).
+// Thread  one run belongs to one thread; many may share a program.
+// Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
+#pragma once
+#include "jinja.h"
+#include "jinja_value.h"
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+constexpr uint64_t kMaxSteps = 100000000;
+constexpr uint32_t kMaxRunDepth = 400;
+
+/// Values in parentheses: by place, or by name.
+struct Arguments {
+    std::vector<Value> items;
+    const std::vector<std::string>* names = nullptr;  ///< one for each item, empty by place; null: all by place
+
+    bool is_named(size_t i) const { return names != nullptr && !(*names)[i].empty(); }
+    /// The one called `name`, or the one at `place` among those without a name; null: there is none.
+    const Value* find(size_t place, std::string_view name) const;
+    /// The one called `name`, which has no place.
+    const Value* find(std::string_view name) const { return find(items.size(), name); }
+    bool flag(size_t place, std::string_view name) const {
+        const Value* v = find(place, name);
+        return v != nullptr && v->truth();
+    }
+};
+
+class Run {
+  public:
+    explicit Run(const Program& program) : program_(program), scopes_(1) {}
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+    Heap heap;
+    /// A variable of the template.
+    void set(std::string_view name, const Value& value);
+    /// The text that it prints. Once.
+    ///
+    /// errors    bad_argument: in the words of raise_exception(), or what is wrong and in which line.
+    Result<Marked> run();
+
+  private:
+    enum class Flow : uint8_t { next, break_, continue_ };
+    struct Scope {
+        std::vector<std::pair<std::string_view, Value>> names;
+        bool isolated = false;  ///< of a macro: sees the template's own variables beside it
+    };
+
+    bool failed() const { return !status_.ok(); }
+    template <class... A>
+    Value wrong(const A&... parts) {
+        const Part list[] = {parts...};
+        return wrong_parts(list, sizeof...(parts));
+    }
+    Value wrong_parts(const Part* parts, size_t n);
+    /// to_text(), with its error as that of the run.
+    Marked text_of(const Value& v);
+    /// Counts one step; false once the run has failed or went beyond a bound.
+    bool step();
+
+    Flow statement(uint32_t id);
+    Flow for_statement(const Node& n);
+    bool loop_items(const Node& n, std::vector<Value>* to);
+    void assign(const std::vector<std::string>& names, const Value& value);
+    void set_member(const Node& n);
+    Marked captured(uint32_t body);
+
+    Value expression(uint32_t id);
+    Value evaluate(const Node& n);
+    Value name(std::string_view name);
+    Value member(const Value& of, std::string_view name, const Node& n);
+    Value item(const Node& n);
+    Value slice(const Node& n);
+    Value map(const Node& n);
+    Value binary(const Node& n);
+    Value add(const Value& a, const Value& b);
+    Value arithmetic(Binary op, const Value& a, const Value& b);
+    Value integers(Binary op, int64_t a, int64_t b);
+    bool contains(const Value& whole, const Value& part);
+    /// Whether a is before b.
+    bool less(const Value& a, const Value& b);
+    Arguments arguments(const Node& n);
+
+    Value call(const Node& n);
+    Value macro(uint32_t id, const Arguments& args);
+    Value function(Function f, const Arguments& args);
+    Value range(const Arguments& args);
+    Value method(const Value& of, const std::string& name, const Arguments& args);
+    Value string_method(const Value& of, const std::string& name, const Arguments& args);
+    Value split(const Marked& text, const Arguments& args, bool from_right);
+    bool test(Test which, const Value& v, const Value& argument);
+
+    Value filter(Filter which, const Value& v, const Arguments& args);
+    Value text_filter(Filter which, const Value& v, const Arguments& args);
+    Value list_filter(Filter which, std::vector<Value>&& items, const Arguments& args);
+    Value json(const Value& v, const Arguments& args);
+    Value mapped(std::vector<Value>&& items, const Arguments& args);
+    Value selected(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value sorted(std::vector<Value>&& items, const Arguments& args);
+    Value joined(const std::vector<Value>& items, const Marked& between, const Value* name);
+    Value to_number(Filter which, const Value& v, const Arguments& args);
+    /// The attribute that a filter names, with dots for attributes of attributes; without a name the value itself.
+    Value attribute(Value of, const Value* name);
+    /// [key, value] of each member.
+    Value pairs(const Value& map);
+    Value replaced(const Marked& text, const Arguments& args);
+    Value indented(const Marked& text, const Arguments& args);
+    /// The elements of anything that can be iterated; false after an error.
+    bool elements(const Value& v, std::vector<Value>* to);
+    /// An argument that must be a string or an integer; `absent` where there is none.
+    Marked text_argument(const Arguments& args, size_t place, const char* name, const char* absent = "");
+    int64_t integer_argument(const Arguments& args, size_t place, const char* name, int64_t absent);
+
+    const Program& program_;
+    std::vector<Scope> scopes_;
+    Marked* out_ = nullptr;
+    Status status_;
+    uint64_t n_step_ = 0;
+    uint32_t depth_ = 0, line_ = 0;
+    int64_t n_loop_ = 0;
+};
+
+/// Without white space, or without the given characters, on the sides asked for.
+Marked stripped(const Marked& text, const std::string* characters, bool left, bool right);
+/// With ASCII letters in another case. `title` is the filter's, whose words begin behind white space, - and brackets;
+/// `python_title` is the method's, whose words are runs of letters.
+enum class Case : uint8_t { lower, upper, title, python_title, capitalize };
+Marked in_case(Marked text, Case how);
+/// Where each character begins, and the end.
+std::vector<size_t> character_starts(std::string_view text);
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

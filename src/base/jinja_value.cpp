@@ -1,0 +1,285 @@
+#include "jinja_value.h"
+
+#include "unicode.h"
+
+#include <cmath>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+namespace value_impl {
+
+constexpr int kMaxDepth = 200;
+
+std::string number_text(const Value& v, bool as_json) {
+    if (v.is(Value::Kind::integer)) return say(v.integer);
+    if (v.data != nullptr) return python_number(v.text(), as_json);
+    if (std::isnan(v.real)) return as_json ? "NaN" : "nan";
+    if (std::isinf(v.real)) return std::string(v.real < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
+    char digits[40];
+    std::snprintf(digits, sizeof digits, "%.17e", v.real);
+    for (char& c : digits)
+        if (c == ',') c = '.';
+    return python_number(digits, as_json);
+}
+
+/// Python's repr() of a string.
+std::string quoted(std::string_view text) {
+    const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
+    const char mark = single ? '\'' : '"';
+    std::string out(1, mark);
+    for (const char c : text) {
+        const unsigned char byte = static_cast<unsigned char>(c);
+        static const std::string_view kPlain = "\n\r\t\\", kNames = "nrt\\";
+        const size_t named = kPlain.find(c);
+        if (named != std::string_view::npos) {
+            out += '\\';
+            out += kNames[named];
+        } else if (c == mark) {
+            out += '\\';
+            out += c;
+        } else if (byte < 0x20 || byte == 0x7F) {
+            char hex[8];
+            std::snprintf(hex, sizeof hex, "\\x%02x", byte);
+            out += hex;
+        } else {
+            out += c;
+        }
+    }
+    return out + mark;
+}
+
+/// Writes values within lists and maps, as Python shows them or as JSON.
+class Writer {
+  public:
+    /// form: of JSON; null: as Python shows values.
+    explicit Writer(const JsonForm* form) : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()) {}
+
+    void value(const Value& v, int depth) {
+        if (depth > kMaxDepth || out.size() > kMaxHeapBytes / 2) {
+            status = fail(Code::bad_argument, "a value is too large or nests too deep to be written");
+            return;
+        }
+        switch (v.kind) {
+            case Value::Kind::none: out += json_ ? "null" : "None"; return;
+            case Value::Kind::boolean:
+                out += v.integer != 0 ? (json_ ? "true" : "True") : (json_ ? "false" : "False");
+                return;
+            case Value::Kind::integer:
+            case Value::Kind::real: out += number_text(v, json_); return;
+            case Value::Kind::string: string(v.text()); return;
+            case Value::Kind::list:
+            case Value::Kind::map:
+            case Value::Kind::name_space: items(v, depth); return;
+            case Value::Kind::undefined:
+            case Value::Kind::loop:
+            case Value::Kind::macro:
+            case Value::Kind::function: break;
+        }
+        if (json_)
+            status = fail(Code::bad_argument, v.kind_name(), " cannot be written as JSON");
+        else if (!v.is(Value::Kind::undefined))
+            out += say("<", v.kind_name(), ">");
+    }
+
+    std::string out;
+    Status status;
+
+  private:
+    void string(std::string_view text) {
+        if (!json_) {
+            out += quoted(text);
+            return;
+        }
+        const std::string plain = json_quoted(text);
+        if (!form_.ascii) {
+            out += plain;
+            return;
+        }
+        for (size_t at = 0, n = 0; at < plain.size(); at += n) {
+            const uint32_t c = decode_utf8(plain.data() + at, plain.size() - at, &n);
+            if (c < 0x80)
+                out += plain[at];
+            else
+                escape(c);
+        }
+    }
+    void escape(uint32_t c) {
+        char hex[16];
+        if (c == kBadCodePoint) c = 0xFFFD;
+        if (c > 0xFFFF)
+            std::snprintf(hex, sizeof hex, "\\u%04x\\u%04x", static_cast<unsigned>(0xD7C0 + (c >> 10)),
+                          static_cast<unsigned>(0xDC00 + (c & 0x3FF)));
+        else
+            std::snprintf(hex, sizeof hex, "\\u%04x", static_cast<unsigned>(c));
+        out += hex;
+    }
+    void line(int depth) {
+        if (form_.indent < 0) return;
+        out += '\n';
+        out.append(static_cast<size_t>(form_.indent) * static_cast<size_t>(depth), ' ');
+    }
+    void items(const Value& v, int depth) {
+        const bool map = v.is_map();
+        out += map ? '{' : '[';
+        for (size_t i = 0; i < v.items().size() && status.ok(); ++i) {
+            if (i > 0) out += form_.item;
+            line(depth + 1);
+            if (map) {
+                string(v.data->keys[i]);
+                out += form_.key;
+            }
+            value(v.items()[i], depth + 1);
+        }
+        if (!v.items().empty()) line(depth);
+        out += map ? '}' : ']';
+    }
+
+    bool json_;
+    JsonForm form_;
+};
+
+bool equal_within(const Value& a, const Value& b, int depth, uint32_t* n_left) {
+    if (a.is_number() && b.is_number()) {
+        if (a.is(Value::Kind::real) || b.is(Value::Kind::real)) return a.number() == b.number();
+        return a.integer == b.integer;
+    }
+    if (a.kind != b.kind) return false;
+    if (a.is(Value::Kind::string)) return a.text() == b.text();
+    if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
+    if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
+    for (size_t i = 0; i < a.items().size(); ++i) {
+        const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
+        if (other == nullptr || --*n_left == 0 || !equal_within(a.items()[i], *other, depth + 1, n_left)) return false;
+    }
+    return true;
+}
+
+}  // namespace value_impl
+
+const char* Value::kind_name() const {
+    static const char* const kNames[] = {"undefined", "none",  "a boolean",   "an integer", "a number", "a string",
+                                         "a list",    "a map", "a namespace", "the loop",   "a macro",  "a function"};
+    return kNames[static_cast<size_t>(kind)];
+}
+
+bool Value::truth() const {
+    switch (kind) {
+        case Kind::undefined:
+        case Kind::none: return false;
+        case Kind::boolean:
+        case Kind::integer: return integer != 0;
+        case Kind::real: return real != 0;
+        case Kind::string: return !text().empty();
+        case Kind::list:
+        case Kind::map: return !items().empty();
+        case Kind::name_space:
+        case Kind::loop:
+        case Kind::macro:
+        case Kind::function: break;
+    }
+    return true;
+}
+
+const Value* Value::find(std::string_view key) const {
+    if (!is_map()) return nullptr;
+    for (size_t i = 0; i < data->keys.size(); ++i)
+        if (data->keys[i] == key) return &data->items[i];
+    return nullptr;
+}
+
+Value Heap::boolean(bool b) {
+    Value v;
+    v.kind = Value::Kind::boolean;
+    v.integer = b ? 1 : 0;
+    return v;
+}
+Value Heap::integer(int64_t i) {
+    Value v;
+    v.kind = Value::Kind::integer;
+    v.integer = i;
+    return v;
+}
+Value Heap::real(double d) {
+    Value v;
+    v.kind = Value::Kind::real;
+    v.real = d;
+    return v;
+}
+Data* Heap::make(Value::Kind kind, Value* to) {
+    all_.push_back(std::make_unique<Data>());
+    charge(sizeof(Data) + 2 * sizeof(void*));
+    to->kind = kind;
+    to->data = all_.back().get();
+    return to->data;
+}
+Value Heap::string(Marked&& text) {
+    Value v;
+    charge(text.text.size() + text.marks.size() * sizeof(text.marks[0]));
+    make(Value::Kind::string, &v)->text = std::move(text);
+    return v;
+}
+Value Heap::list(std::vector<Value>&& items) {
+    Value v;
+    charge(items.size() * sizeof(Value));
+    make(Value::Kind::list, &v)->items = std::move(items);
+    return v;
+}
+Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
+    Value v;
+    for (const std::string& key : keys) charge(key.size() + sizeof(std::string) + sizeof(Value));
+    Data* data = make(Value::Kind::map, &v);
+    data->keys = std::move(keys);
+    data->items = std::move(items);
+    return v;
+}
+
+Value Heap::of_json(const Json& json) {
+    Value v;
+    switch (json.kind()) {
+        case Json::Kind::null: v.kind = Value::Kind::none; return v;
+        case Json::Kind::boolean: return boolean(json.boolean());
+        case Json::Kind::string: return input(json.text());
+        case Json::Kind::number: {
+            const std::string& digits = json.text();
+            if (digits.find_first_of(".eE") == std::string::npos && digits.size() < 19)
+                return integer(std::strtoll(digits.c_str(), nullptr, 10));
+            make(Value::Kind::real, &v)->text.add(digits, false);
+            v.real = json_double(digits);
+            return v;
+        }
+        case Json::Kind::array:
+        case Json::Kind::object: break;
+    }
+    std::vector<Value> items;
+    items.reserve(json.items().size());
+    for (const Json& item : json.items()) items.push_back(of_json(item));
+    return json.is(Json::Kind::array) ? list(std::move(items))
+                                      : map(std::vector<std::string>(json.keys()), std::move(items));
+}
+
+bool equal(const Value& a, const Value& b) {
+    uint32_t n_left = 1000000;
+    return value_impl::equal_within(a, b, 0, &n_left);
+}
+
+Result<Marked> to_text(const Value& value) {
+    if (value.is(Value::Kind::string)) return value.marked();
+    value_impl::Writer writer(nullptr);
+    writer.value(value, 0);
+    if (!writer.status.ok()) return std::move(writer.status);
+    return Marked(writer.out, false);
+}
+
+Status to_json(const Value& value, const JsonForm& form, std::string* to) {
+    value_impl::Writer writer(&form);
+    writer.value(value, 0);
+    *to = std::move(writer.out);
+    return std::move(writer.status);
+}
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,106 @@
+// base/jinja_value: the values of a running template.
+//
+// Owns    Value and the Heap that holds what values refer to, until the run ends: a template cannot leak by a cycle.
+// Thread  one heap and its values belong to one thread.
+// Tests   tests/test_jinja.cpp
+#pragma once
+#include "json.h"
+#include "marked.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace jinja {
+
+struct Data;
+
+/// Lists, maps and strings are shared: a copy of a Value refers to the same Data.
+struct Value {
+    enum class Kind : uint8_t {
+        undefined,
+        none,
+        boolean,
+        integer,
+        real,
+        string,
+        list,
+        map,
+        name_space,  ///< a map whose members `set` may change
+        loop,        ///< the variable `loop`
+        macro,       ///< integer: its node
+        function,    ///< integer: a Function
+    };
+    Kind kind = Kind::undefined;
+    union {
+        int64_t integer = 0;  ///< also of booleans
+        double real;
+    };
+    Data* data = nullptr;
+
+    bool is(Kind k) const { return kind == k; }
+    bool is_number() const { return is(Kind::boolean) || is(Kind::integer) || is(Kind::real); }
+    bool is_map() const { return is(Kind::map) || is(Kind::name_space); }
+    double number() const { return is(Kind::real) ? real : static_cast<double>(integer); }
+    const Marked& marked() const;
+    const std::string& text() const { return marked().text; }
+    /// The elements of a list, the values of a map.
+    const std::vector<Value>& items() const;
+    const char* kind_name() const;  ///< "a list", for messages
+    /// As Python's bool(value).
+    bool truth() const;
+    /// The member of a map, or null.
+    const Value* find(std::string_view key) const;
+};
+
+struct Data {
+    Marked text;                    ///< of a string; of a real that JSON gave, its digits
+    std::vector<std::string> keys;  ///< of a map
+    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
+    size_t i = 0;                   ///< of a loop: which item
+    int64_t depth = 0;              ///< of a loop: how many are around it
+};
+inline const Marked& Value::marked() const { return data->text; }
+inline const std::vector<Value>& Value::items() const { return data->items; }
+
+constexpr size_t kMaxHeapBytes = size_t{512} << 20;
+
+class Heap {
+  public:
+    static Value boolean(bool b);
+    static Value integer(int64_t i);
+    static Value real(double d);
+    Value string(Marked&& text);
+    /// Text that the template did not write.
+    Value input(std::string_view text) { return string(Marked(text, false)); }
+    Value list(std::vector<Value>&& items);
+    Value map(std::vector<std::string>&& keys, std::vector<Value>&& items);
+    Value of_json(const Json& json);
+    Data* make(Value::Kind kind, Value* to);
+    void charge(size_t n) { bytes_ += n; }
+    /// More was made than kMaxHeapBytes.
+    bool full() const { return bytes_ > kMaxHeapBytes; }
+
+  private:
+    std::vector<std::unique_ptr<Data>> all_;
+    size_t bytes_ = 0;
+};
+
+/// As Python's a == b. Values that are too large or nest too deep to compare are different.
+bool equal(const Value& a, const Value& b);
+/// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
+///
+/// errors    bad_argument: a value that is too large or nests too deep.
+Result<Marked> to_text(const Value& value);
+/// How json.dumps writes: its arguments.
+struct JsonForm {
+    int64_t indent = -1;  ///< negative: all in one line
+    bool ascii = false;
+    std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
+};
+/// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
+Status to_json(const Value& value, const JsonForm& form, std::string* to);
+
+}  // namespace jinja
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,414 @@
+#include "../src/base/chat_program.h"
+#include "../src/base/jinja_run.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+using auspex::ChatPrompt;
+using auspex::ChatRequest;
+using auspex::ChatStyle;
+using auspex::ChatTemplate;
+using auspex::Code;
+using auspex::Status;
+using auspex::detail::Json;
+using auspex::detail::Marked;
+namespace jinja = auspex::detail::jinja;
+
+namespace {
+
+const char kVariables[] = R"({"n": 3, "x": 2.5, "s": "Hello, World", "e": "", "l": [3, 1, 2],
+    "m": {"b": 1, "a": "two"}, "z": null, "t": true, "u": "a\u00e9\u20ac\ud83d\ude00b",
+    "msgs": [{"role": "user", "content": "hi", "k": 1}, {"role": "bot", "content": "yo", "k": 2},
+             {"role": "user", "content": "ok"}]})";
+
+/// What a template prints with the variables above, or its error.
+std::string printed(const std::string& source) {
+    Json variables;
+    REQUIRE(Json::parse(kVariables).get(variables).ok());
+    jinja::Program program;
+    Status s = jinja::parse(source).get(program);
+    if (!s.ok()) return s.message();
+    jinja::Run run(program);
+    for (size_t i = 0; i < variables.items().size(); ++i)
+        run.set(variables.keys()[i], run.heap.of_json(variables.items()[i]));
+    Marked text;
+    s = run.run().get(text);
+    return s.ok() ? text.text : s.message();
+}
+
+/// Templates, and what Jinja 3.1 prints for them as transformers sets it up.
+const char* const kPrinted[][2] = {
+    {"{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % 3 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2.0 * 3 }}\n", "6 1 -4 2 3.5 6.0"},
+    {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' < 'b' }} {{ 1 == 1.0 }} {{ true == 1 }} {{ 'a' == 1 }}\n",
+     "True False True True True False"},
+    {"{{ not t and z }} {{ e or 'empty' }} {{ n and s }} {{ not (1 in l) }} {{ 4 not in l }}\n",
+     "False empty Hello, World False True"},
+    {"{{ 'ell' in s }} {{ 'a' in m }} {{ 'c' in m }} {{ missing is defined }} {{ z is none }} {{ missing }}|\n",
+     "True True False False True |"},
+    {"{{ 'yes' if n > 2 else 'no' }} {{ 'only' if false }}| {{ 1 if false else 2 if false else 3 }}\n", "yes | 3"},
+    {"{{ s[0] }} {{ s[-1] }} {{ s[1:4] }} {{ s[::-1] }} {{ s[:-7] }} {{ l[::-1] }} {{ l[1:] }} {{ u[1:3] }} {{ u[3] }} "
+     "{{ u | length }}\n",
+     "H d ell dlroW ,olleH Hello [2, 1, 3] [1, 2] \303\251\342\202\254 \360\237\230\200 5"},
+    {"{{ 'a' ~ 1 ~ none ~ true ~ 1.5 }} {{ [1, 'a', none, true, {'k': 'v'}] }} {{ (1, 2)[1] }} {{ \"it's\" }} {{ "
+     "[\"it's\", 'q\"q'] }}\n",
+     "a1NoneTrue1.5 [1, 'a', None, True, {'k': 'v'}] 2 it's [\"it's\", 'q\"q']"},
+    {"{{ m.a }} {{ m['b'] }} {{ m.missing }}| {{ m.get('a') }} {{ m.get('q', 5) }} {{ m.get('q') }} {{ m.keys() | list "
+     "}} {{ m.values() | list }}\n",
+     "two 1 | two 5 None ['b', 'a'] [1, 'two']"},
+    {"{% for k, v in m.items() %}{{ k }}={{ v }};{% endfor %}{% for k, v in m | items %}{{ loop.index }}{{ k }}{% "
+     "endfor %}\n",
+     "b=1;a=two;1b2a"},
+    {"{% for i in l %}{{ loop.index0 }}{{ i }}{{ ',' if not loop.last }}{% else %}none{% endfor %}{% for i in [] %}x{% "
+     "else %}none{% endfor %}\n",
+     "03,11,22none"},
+    {"{% for i in l if i > 1 %}{{ i }}/{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }} {{ loop.first }}{{ "
+     "loop.revindex }}{% endfor %}\n",
+     "3/22 True22/23 False1"},
+    {"{% for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% "
+     "endfor %} {{ range(3, 0, -1) | list }}\n",
+     "023 [3, 2, 1]"},
+    {"{% set a = 1 %}{% for i in l %}{% set a = i %}{% endfor %}{{ a }}{% set ns = namespace(c=0, d='x') %}{% for i in "
+     "l %}{% set ns.c = ns.c + i %}{% endfor %}{{ ns.c }}{{ ns.d }}\n",
+     "16x"},
+    {"{% set b %}in {{ n }} block{% endset %}{{ b | upper }} {% set p, q = 1, 2 %}{{ p }}{{ q }}\n", "IN 3 BLOCK 12"},
+    {"{% macro f(a, b=2, c='z') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ f(1) }}{{ f(1, c=3) }}{{ f(b=4, a=5) }}{{ "
+     "f() }}\n",
+     "[12z][123][54z][2z]"},
+    {"{{ s | upper }} {{ s | lower }} {{ s | title }} {{ 'hELLO wORLD' | capitalize }} {{ \"they're bill's\" | title "
+     "}} {{ '  pad ' | trim }}| {{ 'xxaxx' | trim('x') }}\n",
+     "HELLO, WORLD hello, world Hello, World Hello world They're Bill's pad| a"},
+    {"{{ s.split(', ') }} {{ s.split('l', 1) }} {{ 'a b  c '.split() }} {{ 'a-b-c'.rsplit('-', 1) }} {{ "
+     "s.startswith('Hell') }} {{ s.endswith(('x', 'ld')) }}\n",
+     "['Hello', 'World'] ['He', 'lo, World'] ['a', 'b', 'c'] ['a-b', 'c'] True True"},
+    {"{{ '\\n\\nab\\n'.strip('\\n') }}|{{ ' a '.lstrip() }}|{{ ' a '.rstrip() }}|{{ 'abc'.replace('b', 'x') }} {{ s | "
+     "replace('l', 'L', 2) }} {{ s.find('World') }} {{ s.find('q') }} {{ '-'.join(['a', 'b']) }}\n",
+     "ab|a | a|axc HeLLo, World 7 -1 a-b"},
+    {"{{ m | tojson }} {{ l | tojson(indent=2) }} {{ {'a': [], 'b': {}, 'c': {'d': 1}} | tojson(indent=4) }} {{ u | "
+     "tojson }} {{ u | tojson(ensure_ascii=true) }} {{ \"a\\\"\\n\\u0001</b>\" | tojson }} {{ 1.0 | tojson }} {{ none "
+     "| tojson }} {{ m | tojson(separators=(',', ':')) }}\n",
+     "{\"b\": 1, \"a\": \"two\"} [\n"
+     "  3,\n"
+     "  1,\n"
+     "  2\n"
+     "] {\n"
+     "    \"a\": [],\n"
+     "    \"b\": {},\n"
+     "    \"c\": {\n"
+     "        \"d\": 1\n"
+     "    }\n"
+     "} \"a\303\251\342\202\254\360\237\230\200b\" \"a\\u00e9\\u20ac\\ud83d\\ude00b\" \"a\\\"\\n\\u0001</b>\" 1.0 null "
+     "{\"b\":1,\"a\":\"two\"}"},
+    {"{{ l | join('-') }} {{ msgs | map(attribute='role') | join(',') }} {{ l | map('string') | join }} {{ msgs | "
+     "selectattr('role', 'equalto', 'user') | map(attribute='content') | list }} {{ msgs | rejectattr('k') | list | "
+     "length }} {{ l | select('odd') | list }} {{ l | reject('gt', 1) | list }}\n",
+     "3-1-2 user,bot,user 312 ['hi', 'ok'] 1 [3, 1] [1]"},
+    {"{{ l | first }} {{ l | last }} {{ l | sort }} {{ l | sort(reverse=true) | join }} {{ l | reverse | list }} {{ s "
+     "| reverse }} {{ ['b', 'A', 'c'] | sort | join }} {{ (m | dictsort)[0][1] }} {{ msgs | sort(attribute='content') "
+     "| map(attribute='content') | join }}\n",
+     "3 2 [1, 2, 3] 321 [2, 1, 3] dlroW ,olleH Abc two hiokyo"},
+    {"{{ missing | default('d') }} {{ e | default('d') }}| {{ e | default('d', true) }} {{ z | d('q') }} {{ '42' | int "
+     "+ 1 }} {{ '4x' | int }} {{ '4x' | int(7) }} {{ 3.9 | int }} {{ '1.5' | float }} {{ 3 | string ~ 'x' }}\n",
+     "d | d None 43 0 7 3 1.5 3x"},
+    {"{{ n is number }} {{ t is number }} {{ n is integer }} {{ x is float }} {{ s is string }} {{ m is mapping }} {{ "
+     "l is mapping }} {{ l is sequence }} {{ s is iterable }} {{ n is iterable }} {{ t is boolean }} {{ t is true }} "
+     "{{ 1 is true }} {{ 4 is even }} {{ 3 is odd }} {{ 9 is divisibleby 3 }} {{ n is eq 3 }} {{ n is not none }} {{ "
+     "'a' is in s }}\n",
+     "True True True True True True False True True False True True False True True True True True False"},
+    {"{{ 'line1\\nline2\\n\\nline4' | indent(2) }}|{{ 'a\\nb' | indent(2, true) }}|{{ 'a\\n\\nb' | indent(1, "
+     "blank=true) }}\n",
+     "line1\n"
+     "  line2\n"
+     "\n"
+     "  line4|  a\n"
+     "  b|a\n"
+     " \n"
+     " b"},
+    {"{{- '  left' }}  {{ 'mid' -}}   \n"
+     "  end\n",
+     "  left  midend"},
+    {"{% if n == 3 %}\n"
+     "three\n"
+     "{% elif n == 4 %}\n"
+     "four\n"
+     "{% else %}\n"
+     "other\n"
+     "{% endif %}\n",
+     "three\n"},
+    {"  {% if true %}\n"
+     "  kept\n"
+     "  {% endif %}\n"
+     "tail {% if true %} inline {% endif %} x\n",
+     "  kept\n"
+     "tail  inline  x"},
+    {"   {%+ if true %}plus{% endif %}\n", "   plus"},
+    {"{# a comment #}\n", ""},
+    {"after{# inline #} comment\n", "after comment"},
+    {"a   {#- strips -#}   b\n", "ab"},
+    {"{% raw %}{{ not run }}{% endraw %} {%- raw -%}  x {{ y }}  {%- endraw %}\n", "{{ not run }}x {{ y }}"},
+    {"{% generation %}gen{{ n }}{% endgeneration %} {{ {'a': {'b': 1}}['a']['b'] }} {{ {'a': 1}.a }} {{ [[1, 2], "
+     "[3]][0][1] }} {{ {'x': {}} }}\n",
+     "gen3 1 1 2 {'x': {}}"},
+    {"{{ '\303\251' | upper | length }} {{ '\\u00e9\\x41\\t|\\\\|\\'' }} {{ \"tab\\tq\" | tojson }} {{ 'a' 'b' }}\n",
+     "1 \303\251A\011|\\|' \"tab\\tq\" ab"},
+    {"{% for m in msgs[::-1] %}{% set i = (msgs | length - 1) - loop.index0 %}{{ i }}{{ m.role }} {% endfor %}\n",
+     "2user 1bot 0user "},
+    {"{% for x in 'abc' %}{{ x }}{% endfor %}{% for k in m %}{{ k }}{% endfor %}\n", "abcba"},
+    {"{{ msgs[0]['role'] }}{{ msgs[-1].content }}{{ msgs[9] }}|{{ msgs[2].k is defined }}\n", "userok|False"},
+    {"{{ 100000 * 100000 }} {{ 0.1 + 0.2 }} {{ 1e20 }} {{ 1e-7 }} {{ 10 / 5 }} {{ 3.0 | string }}\n",
+     "10000000000 0.30000000000000004 1e+20 1e-07 2.0 3.0"},
+};
+
+std::string repeated(const char* part, size_t n) {
+    std::string all;
+    for (size_t i = 0; i < n; ++i) all += part;
+    return all;
+}
+
+/// ChatML with tools and calls as JSON, thinking, and a switch of its own.
+const char kJsonCalls[] = R"({%- if tools %}
+{{- '<|im_start|>system\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+{{- '<tools>' }}{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}{{- '\n</tools><|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- elif message.role == 'assistant' %}
+{%- set content = message.content.split('</think>')[-1].lstrip('\n') %}
+{{- '<|im_start|>assistant\n' + content }}
+{%- for call in message.tool_calls %}
+{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}
+{{- '}\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- elif message.role == 'tool' %}
+{{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
+{%- elif message.role != 'system' %}
+{{- raise_exception('Unknown role: ' + message.role) }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' }}
+{%- if reasoning_effort is defined %}{{- '<think>\n[' + reasoning_effort + ']' }}{%- endif %}
+{%- endif %})";
+
+const char kCalls[] = R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "<think>why</think>\n\nb", "tool_calls": [{"name": "f", "arguments": {"x": 1.50}}]},
+    {"role": "tool", "content": "r"}],
+    "tools": [{"type": "function", "function": {"name": "f"}}])";
+
+ChatPrompt prompt_of(const std::string& json, const ChatTemplate& shown_by) {
+    ChatRequest request;
+    REQUIRE(ChatRequest::from_json(json).get(request).ok());
+    ChatPrompt prompt;
+    const Status s = auspex::render_chat(request, shown_by).get(prompt);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return prompt;
+}
+std::string error_of(const std::string& json, const ChatTemplate& shown_by) {
+    ChatRequest request;
+    REQUIRE(ChatRequest::from_json(json).get(request).ok());
+    return auspex::render_chat(request, shown_by).status().message();
+}
+/// The text up to each stop of a prompt.
+std::vector<std::string> stopped(const ChatPrompt& prompt) {
+    std::vector<std::string> all;
+    for (const ChatPrompt::Stop& stop : prompt.stops) {
+        std::string text = stop.pinned ? "pinned: " : "";
+        for (size_t i = 0; i < stop.piece; ++i) text += prompt.pieces[i].text;
+        all.push_back(text + prompt.pieces[stop.piece].text.substr(0, stop.at));
+    }
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("templates print what Jinja prints") {
+    for (const auto& row : kPrinted) {
+        CAPTURE(row[0]);
+        CHECK(printed(row[0]) == row[1]);
+    }
+}
+
+TEST_CASE("errors of a template name the line and what was expected") {
+    const char* const kCases[][2] = {
+        {"a\n{{ missing.x }}", "bad_argument: the chat template, line 2: 'missing' is undefined"},
+        {"{{ f(1) }}", "bad_argument: the chat template, line 1: 'f' is undefined, expected a function or a macro"},
+        {"{{ 1 + 'a' }}",
+         "bad_argument: the chat template, line 1: an integer and a string, expected two numbers, strings or lists"},
+        {"{{ s.nope() }}", "bad_argument: the chat template, line 1: a string has no method 'nope'"},
+        {"\n\n{% for x in n %}{% endfor %}", "bad_argument: the chat template, line 3: an integer cannot be iterated"},
+        {"{{ 1 / 0 }}", "bad_argument: the chat template, line 1: division by zero"},
+        {"{% set m.x = 1 %}", "bad_argument: the chat template, line 1: 'm' is a map, expected a namespace"},
+        {"{% set a, b = l %}", "bad_argument: the chat template, line 1: expected 2 values, found 3"},
+        {"{{ l | tojson(sort_keys=true) }}",
+         "bad_argument: the chat template, line 1: tojson with sort_keys is not supported"},
+        {"{{ raise_exception('No.') }}", "bad_argument: No."},
+        {"{{ s | nope }}", "unsupported: the chat template, line 1: there is no filter 'nope'"},
+        {"{{ s is nope }}", "unsupported: the chat template, line 1: there is no test 'nope'"},
+        {"{% include 'x' %}", "unsupported: the chat template, line 1: {% 'include' %} is not supported here"},
+        {"{% if t %}a", "bad_argument: the chat template, line 1: expected {% endif %}, found the end of the template"},
+        {"{% for x in l %}{% endif %}", "unsupported: the chat template, line 1: {% 'endif' %} is not supported here"},
+        {"{{ 1", "bad_argument: the chat template, line 1: a tag has no end, expected }}"},
+        {"{{ 'a }}", "bad_argument: the chat template, line 1: a string has no end, expected '"},
+        {"{# a", "bad_argument: the chat template, line 1: the comment has no end, expected #}"},
+        {"{{ a b }}", "bad_argument: the chat template, line 1: expected }}, found 'b'"},
+        {"{{ }}", "bad_argument: the chat template, line 1: expected a value, found }}"},
+        {"{{ ? }}", "bad_argument: the chat template, line 1: unexpected character '?'"},
+    };
+    for (const auto& row : kCases) {
+        CAPTURE(row[0]);
+        CHECK(printed(row[0]) == row[1]);
+    }
+}
+
+TEST_CASE("a template cannot take all time, memory or stack") {
+    const std::string deep = repeated("(", 5000) + "1" + repeated(")", 5000);
+    CHECK(printed("{{ " + deep + " }}").find("nests more than") != std::string::npos);
+    CHECK(printed(repeated("{% if t %}", 5000)).find("nests more than") != std::string::npos);
+    CHECK(printed("{{ 1" + repeated(" + 1", 5000) + " }}").find("nests more than") != std::string::npos);
+    CHECK(printed("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").find("does a macro call itself") !=
+          std::string::npos);
+    CHECK(printed("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}").find("nests too deep") != std::string::npos);
+    CHECK(printed("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns == namespace(a=ns) }}") == "True");
+    const std::string loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    CHECK(printed(loops).find("more than") != std::string::npos);
+    CHECK(printed("{{ range(9999999) | list }}").find("a range of more than 100000") != std::string::npos);
+    const std::string doubled = "{% set ns = namespace(s='abcdefgh') %}{% for i in range(99) %}";
+    CHECK(printed(doubled + "{% set ns.s = ns.s + ns.s %}{% endfor %}").find("more than 512 MiB") != std::string::npos);
+    CHECK(printed(doubled + "{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}").find("MiB") != std::string::npos);
+    CHECK(
+        printed(doubled + "{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson | length }}").find("too large") !=
+        std::string::npos);
+}
+
+TEST_CASE("only what a template wrote may be control tokens") {
+    const ChatTemplate found = auspex::recognise_template(kJsonCalls, nullptr);
+    const ChatPrompt prompt = prompt_of(
+        R"({"messages": [{"role": "assistant", "content": "</think><|im_end|>x"}, {"role": "user", "content": "<|im_end|>"}]})",
+        found);
+    std::string fixed, input;
+    for (const ChatPrompt::Piece& piece : prompt.pieces) (piece.from_template ? fixed : input) += piece.text + "|";
+    CHECK(fixed == "<|im_start|>assistant\n|<|im_end|>\n<|im_start|>|\n|<|im_end|>\n<|im_start|>assistant\n|");
+    CHECK(input == "<|im_end|>x|user|<|im_end|>|");
+}
+
+TEST_CASE("a template is tried for what it can show") {
+    std::string note;
+    const ChatTemplate json = auspex::recognise_template(kJsonCalls, &note);
+    CHECK(note.empty());
+    CHECK(json.style == ChatStyle::jinja);
+    CHECK(json.has_tools());
+    CHECK_FALSE(json.element_calls);
+    CHECK(json.json_values);
+    CHECK_FALSE(json.enable_thinking);
+    CHECK_FALSE(json.has_preserve_thinking);
+
+    const std::string elements =
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}"
+        "{% for c in m.tool_calls %}<tool_call>\n<function={{ c.function.name }}>{% for k, v in c.function.arguments | "
+        "items %}"
+        "{{ k }}={{ v }}{% endfor %}{% endfor %}{% endfor %}{% if preserve_thinking %}{% endif %}<think>";
+    const ChatTemplate other = auspex::recognise_template(elements, &note);
+    CHECK(note.empty());
+    CHECK(other.has_tools());
+    CHECK(other.element_calls);
+    CHECK_FALSE(other.json_values);
+    CHECK(other.enable_thinking);
+    CHECK(other.has_preserve_thinking);
+
+    const std::string text_only =
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>{\"name\": \""
+        "{{ c.function.name + '\", ' + c.function.arguments }}{% endfor %}{% endfor %}{{ tools }}";
+    CHECK(auspex::recognise_template(text_only, nullptr).program->text_arguments);
+
+    CHECK(auspex::recognise_template("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}", &note).style ==
+          ChatStyle::jinja);
+    CHECK(note ==
+          "the chat template shows calls of tools in a form that is not known: requests with tools are refused");
+    for (const char* jinja :
+         {"{{ bos_token }}[INST]", "{{ messages[0]['content'] | nope }}", "{{ messages[5].content.x }}"}) {
+        CHECK(auspex::recognise_template(jinja, &note).style == ChatStyle::chatml);
+        CHECK(note.find("the chat template cannot be run (") == 0);
+        CHECK(note.find("plain ChatML is used") != std::string::npos);
+    }
+}
+
+TEST_CASE("a conversation with calls is shown as the template says") {
+    const ChatTemplate found = auspex::recognise_template(kJsonCalls, nullptr);
+    const ChatPrompt prompt = prompt_of(std::string(kCalls) + "}", found);
+    const std::string head =
+        "<|im_start|>system\nS\n\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n"
+        "</tools><|im_end|>\n";
+    const std::string user = head + "<|im_start|>user\na<|im_end|>\n";
+    const std::string all = user +
+                            "<|im_start|>assistant\nb\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1.5}}\n"
+                            "</tool_call><|im_end|>\n"
+                            "<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n";
+    CHECK(prompt.text() == all + "<|im_start|>assistant\n");
+    CHECK_FALSE(prompt.inside_thinking);
+    CHECK(stopped(prompt) == std::vector<std::string>{"pinned: " + head, user, all});
+
+    const ChatPrompt thinks =
+        prompt_of(std::string(kCalls) + R"(, "chat_template_kwargs": {"reasoning_effort": "low"}})", found);
+    CHECK(thinks.text() == all + "<|im_start|>assistant\n<think>\n[low]");
+    CHECK(thinks.inside_thinking);
+    const ChatPrompt whole = prompt_of(std::string(kCalls) + R"(, "add_generation_prompt": false})", found);
+    CHECK(whole.text() == all);
+    CHECK(stopped(whole) == std::vector<std::string>{"pinned: " + head, user});
+
+    CHECK(error_of(R"({"messages": [{"role": "ipython", "content": ""}]})", found) ==
+          "bad_argument: Unknown role: ipython");
+    CHECK(error_of(R"({"messages": []})", found) == "bad_argument: No messages provided.");
+    const ChatTemplate plain =
+        auspex::recognise_template("{% for m in messages %}{{ m.content }}{% endfor %}", nullptr);
+    CHECK(error_of(std::string(kCalls) + "}", plain).find("this model's chat template shows none") !=
+          std::string::npos);
+    CHECK(error_of(R"({"messages": [{"role": "user", "content": ""}]})", ChatStyle::jinja)
+              .find("recognise_template() makes one") != std::string::npos);
+}
+
+TEST_CASE("the published templates run as programs give the published texts") {
+    const char* shared = test::shared_dir("vectors/chat");
+    if (!shared) return;
+    const std::string dir = std::string(shared) + "/vectors/chat/";
+    Json cases;
+    REQUIRE(Json::parse(test::read_text(dir + "render_cases.json")).get(cases).ok());
+    size_t n_checked = 0;
+    for (const Json& c : cases.items()) {
+        const std::string name = c.find("name")->text(), which = c.find("template")->text();
+        if (name == "err_args_string") continue;  // the arguments are no string any more once the request is read
+        INFO(name << " with " << which);
+        std::string note;
+        ChatTemplate program;
+        const Status s = auspex::detail::read_program(test::read_text(dir + which + ".jinja"), {}, &note).get(program);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        const ChatTemplate native = auspex::recognise_template(test::read_text(dir + which + ".jinja"), nullptr);
+        CHECK(program.has_tools());
+        CHECK(program.element_calls);
+        CHECK(program.json_values == native.json_values);
+        CHECK(program.enable_thinking == native.enable_thinking);
+        CHECK(program.has_preserve_thinking == native.has_preserve_thinking);
+        ChatRequest request;
+        REQUIRE(ChatRequest::from_json("{\"messages\": " + c.find("messages")->dump() +
+                                       ", \"tools\": " + c.find("tools")->dump() +
+                                       ", \"chat_template_kwargs\": " + c.find("kwargs")->dump() + "}")
+                    .get(request)
+                    .ok());
+        ChatPrompt by_program, by_native;
+        const Status ran = auspex::render_chat(request, program).get(by_program);
+        if (const Json* error = c.find("error")) {
+            CHECK(ran.text == error->text().substr(error->text().find(": ") + 2));
+            continue;
+        }
+        REQUIRE_MESSAGE(ran.ok(), ran.message());
+        CHECK(by_program.text() == c.find("rendered")->text());
+        REQUIRE(auspex::render_chat(request, native).get(by_native).ok());
+        CHECK(by_program.inside_thinking == by_native.inside_thinking);
+        ++n_checked;
+    }
+    CHECK(n_checked >= 40);
+}
