@@ -303,6 +303,22 @@ TEST_CASE("tool calls: a string that its schema does not declare so is written s
     CHECK(written("tags", "[\"<b>\", \"</p\"]"));
 }
 
+TEST_CASE("tool calls: of the texts that a schema lists, those that would end their argument are not written") {
+    const RulesPtr rules =
+        compile({R"({"name": "f", "parameters": {"required": ["text"], "properties": {"text": {"enum": [
+        "a</parameter>", "<b>", "a\r\nb", "</parameter>", "a\n<tool_call>", "a</parameter>\n\t</function>", "a\r"]}}}})"});
+    for (const char* text : {"a</parameter>", "<b>", "a\r\nb"})
+        CHECK_MESSAGE(accepts(rules, call("f>\n" + argument("text", text))), text);
+    for (const char* text : {"</parameter>", "a\n<tool_call>", "a</parameter>\n\t</function>", "a\r"})
+        CHECK_MESSAGE(!accepts(rules, call("f>\n" + argument("text", text))), text);
+    RulesPtr none;
+    CHECK(rules_from_tools({R"({"name": "f", "parameters": {"required": ["text"],
+        "properties": {"text": {"enum": ["</parameter>"]}}}})"},
+                           {})
+              .get(none)
+              .text.find("no arguments are valid") != std::string::npos);
+}
+
 TEST_CASE("tool calls: a string that would be read as null is not written") {
     const RulesPtr rules = compile({R"({"name": "f", "parameters": {"type": "object", "properties": {
         "word": {"type": ["string", "null"], "enum": ["null", " null", "a"]},

@@ -140,7 +140,7 @@ class SchemaCompiler {
     ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
     void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
     ExprId ending_text();
-    bool has_end(std::string_view text, bool raw) const;
+    bool has_end(std::string_view text) const;
     /// Of a format that is not known, or a pattern that is ignored or refused: nothing.
     bool may_be_of_format(const std::string& format, std::string text);
     std::optional<ExprId> format_expr(const std::string& format, const Json& where, Writing writing);

@@ -205,7 +205,7 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
             m = argument_member(name, std::move(schemas));
         } else {
             m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-            m.value = has_end(name, false) ? kNoMatch : value_expr(std::move(schemas));
+            m.value = has_end(name) ? kNoMatch : value_expr(std::move(schemas));
         }
         if (!name_allowed(f, name)) m.value = kNoMatch;
         m.required = required.count(name) != 0;

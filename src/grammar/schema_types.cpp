@@ -283,36 +283,27 @@ ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
 }
 
 /// Texts in which a reader finds the end of an argument that is written as they are, or another call: closing tags and
-/// calls at the beginning of a line, and closing tags that end one before the next tag of the call.
+/// calls at the beginning of a line, and closing tags that end one before the next tag of the call. A reader also takes
+/// a carriage return before the last line break for a part of it.
 ExprId SchemaCompiler::ending_text() {
     const ExprId any = pool_.any_text();
     ByteSet white;
     for (const char c : std::string_view(" \t\r\n")) white.add(static_cast<unsigned char>(c));
     const ExprId space = pool_.repeat(pool_.bytes(white), 0, kUnbounded), newline = pool_.text("\n");
     const ExprId line = pool_.optional(pool_.concat(any, newline));
-    return pool_.choice(pool_.concat({line, pool_.one_of({"</parameter>", "<tool_call>"}), any}),
-                        pool_.concat({any, pool_.text("</parameter>"), space, newline, space,
-                                      pool_.one_of({"<parameter=", "</function>", "</tool_call>"}), any}));
+    return pool_.choice({pool_.concat({line, pool_.one_of({"</parameter>", "<tool_call>"}), any}),
+                         pool_.concat({any, pool_.text("</parameter>"), space, newline, space,
+                                       pool_.one_of({"<parameter=", "</function>", "</tool_call>"}), any}),
+                         pool_.concat(any, pool_.text("\r"))});
 }
 
-/// The same of one text; of one that is not written as it is, whether it has one of ends_.
-bool SchemaCompiler::has_end(std::string_view text, bool raw) const {
-    const auto begins = [](std::string_view rest, std::string_view tag) { return rest.substr(0, tag.size()) == tag; };
-    for (size_t at = text.find('<'); raw && at < text.size(); at = text.find('<', at + 1)) {
-        const bool line = at == 0 || text[at - 1] == '\n', closes = begins(text.substr(at), "</parameter>");
-        if (line && (closes || begins(text.substr(at), "<tool_call>"))) return true;
-        const size_t space = at + std::string_view("</parameter>").size(),
-                     next = closes ? text.find_first_not_of(" \t\r\n", space) : std::string_view::npos;
-        if (next == std::string_view::npos || text.substr(space, next - space).find('\n') == std::string_view::npos)
-            continue;
-        for (const char* tag : {"<parameter=", "</function>", "</tool_call>"})
-            if (begins(text.substr(next), tag)) return true;
-    }
+/// Of a text that is not written as it is.
+bool SchemaCompiler::has_end(std::string_view text) const {
     return std::any_of(ends_.begin(), ends_.end(),
                        [text](const std::string& end) { return text.find(end) != std::string_view::npos; });
 }
 
-/// Adds the text as it is written, unless that is impossible.
+/// Adds the text as it is written, unless that is impossible; it may still end its argument.
 void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
     const bool raw = is_raw(place);
     const std::string_view bare = trim_space(text);
@@ -320,7 +311,7 @@ void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std:
     if (place == ValuePlace::typed && (bare == "True" || bare == "False" || bare == "None")) return;
     Json json;
     if (is_typed(place) && Json::parse(bare).get(json).ok()) return;
-    if (has_end(text, raw) || (raw && !text.empty() && text.back() == '\r')) return;
+    if (!raw && has_end(text)) return;
     const std::string written = raw ? text : write_text(text, Writing::canonical);
     out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
 }
@@ -352,11 +343,16 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             ways.push_back(write_literal(v->dump(), place));
         else if (bare_integers_ && (facts.types & TypeFacts::kOther) == 0 && v->is(Json::Kind::number))
             ways.push_back(write_bare(*v));
-        else if (!has_end(v->dump(), false))
+        else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
         if (is_string && is_typed(place)) add_literal(v->text(), place, strings);
     }
-    ways.push_back(pool_.one_of(std::move(strings)));
+    // What ends an argument has one of these characters.
+    const bool may_end = is_raw(place) && std::any_of(strings.begin(), strings.end(), [](const std::string& text) {
+                             return text.find_first_of("<\r") != std::string::npos;
+                         });
+    const ExprId texts = pool_.one_of(std::move(strings));
+    ways.push_back(may_end ? pool_.both(texts, no_raw_end_) : texts);
     return pool_.choice(std::move(ways));
 }
 
@@ -489,11 +485,7 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
         std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
     if (bounded) parts.push_back(pool_.repeat(raw ? text_char_ : simple ? json_char_ : name_char_, low, high));
     if (!raw && no_end_ != kNoMatch) parts.push_back(no_end_);
-    if (raw) {
-        parts.push_back(no_raw_end_);
-        // A reader takes a carriage return before the last line break for a part of it.
-        parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
-    }
+    if (raw) parts.push_back(no_raw_end_);
     if (is_typed(place)) parts.push_back(not_json_);
     if (place == ValuePlace::typed) parts.push_back(pool_.except(python_text_));
     if (place == ValuePlace::nullable_text) parts.push_back(pool_.except(null_text_));
