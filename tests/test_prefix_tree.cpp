@@ -189,6 +189,15 @@ TEST_CASE("a pin holds while its text is in use, and then counts as any other") 
     CHECK(pinned() == 0);
 }
 
+TEST_CASE("a history that comes token by token is one request, and ages no pin") {
+    PrefixRig rig(options(4));
+    rig.sync(text(1, 200), {{100, true}});
+    for (size_t n = 300; n <= 400; ++n) rig.sync(first(text(2, 400), n));
+    size_t n_pinned = 0;
+    for (const PrefixTree::StateInfo& s : rig.tree.states()) n_pinned += s.pinned && s.age == 1;
+    CHECK(n_pinned == 1);
+}
+
 TEST_CASE("of many system prompts only those that are asked for again stay pinned") {
     PrefixRig rig(options(100));
     const auto pinned = [&] {

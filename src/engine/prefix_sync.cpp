@@ -20,7 +20,6 @@ size_t common(Span<const Token> a, const Token* b, size_t n_b) {
 }  // namespace prefix_sync_impl
 
 Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits) {
-    ++request_;
     PrefixReport report = begin_report(wanted);
     const size_t same = report.diverged_at;
     const uint64_t parked = rows_parked_, restored = rows_restored_;
@@ -32,11 +31,13 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;
     }
+    // Token by token a reply is one request, as next() writes it.
+    const bool next_token = marks.empty() && same == live_.size() && wanted.size() == same + 1;
+    if (!next_token) ++request_;
     changing_ = true;
     close_live();
     Found found = find(wanted);
-    found.in_reply =
-        marks.empty() && found.live && same == live_.size() && wanted.size() == same + 1 && found.row + 1 >= same;
+    found.in_reply = next_token && found.live && found.row + 1 >= same;
     report.known = found.known;
     report.checkpoint_row = report.rows_reused = found.row;
     report.rows_computed = wanted.size() - found.row;
