@@ -154,16 +154,9 @@ std::vector<Mark> kept_marks(Impl& s, Span<const Token> history) {
 Status start_over(Impl& from, Impl& to, SyncReport* report) {
     const Span<const Token> history = from.timeline.tokens().subspan(0, from.timeline.n_given());
     PrefixReport done;
-    size_t n_full = from.trunk->n_window_full();
-    std::function<void(const WindowFull&)> tell = to.options.on_window_full;
-    to.options.on_window_full = [&](const WindowFull& w) {
-        if (n_full != 0)
-            --n_full;
-        else if (tell)
-            tell(w);
-    };
+    to.trunk->skip_windows(from.trunk->n_window_full());
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
-    to.options.on_window_full = std::move(tell);
+    to.trunk->skip_windows(0);
     AUSPEX_TRY(to.constrained.copy(from.constrained));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;

@@ -358,7 +358,7 @@ void Trunk::report_windows() {
     while (n_window_full_ < windows_.size() && timeline_.n_row() >= windows_[n_window_full_].n_token) {
         WindowFull now = windows_[n_window_full_++];
         now.n_token = timeline_.n_row();
-        if (options_.on_window_full) options_.on_window_full(now);
+        if (n_window_full_ > n_window_skipped_ && options_.on_window_full) options_.on_window_full(now);
     }
 }
 

@@ -130,6 +130,8 @@ class Trunk {
     void report_windows();
     /// Windows of this timeline that were full; they are reported in one order.
     size_t n_window_full() const { return n_window_full_; }
+    /// The first n are not reported, also after a restart: another session has reported them.
+    void skip_windows(size_t n) { n_window_skipped_ = n; }
     /// Remembers a lost device.
     Status track(Status s);
     /// The error of every call after the device was lost.
@@ -170,6 +172,7 @@ class Trunk {
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
+    size_t n_window_skipped_ = 0;      ///< of those, how many report_windows() passes over
 };
 
 }  // namespace detail
