@@ -112,7 +112,8 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     plan.n_vocab = static_cast<uint32_t>(table->ne[1]);
     plan.n_layer = header.n_layer;
     header.embd = b.weight("token_embd.weight", {plan.n_vocab, header.d_model});
-    header.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, header.d_model}) : header.embd;
+    const bool tied = header.may_tie && !b.has("output.weight");
+    header.out = tied ? header.embd : b.weight("output.weight", {plan.n_vocab, header.d_model});
     header.out_norm = b.vector("output_norm.weight", header.d_model);
     parts_impl::check_mtp_blocks(b, header);
     while (options.mtp && header.n_mtp < n_mtp &&

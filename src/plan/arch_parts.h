@@ -17,6 +17,7 @@ struct ModelHeader {
     uint32_t n_mtp = 0;                 ///< MTP blocks that the caller wants and the file has
     uint32_t d_model = 0;
     float eps = 0;
+    bool may_tie = true;  ///< without output.weight, the embedding is the head
     SlotId embd = kNoSlot, out = kNoSlot, out_norm = kNoSlot;
 };
 

@@ -151,8 +151,8 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     PlanBuilder b(file, plan);
     ModelHeader header;
     Dims d;
+    header.may_tie = false;
     AUSPEX_TRY(read_header(b, options, plan, header));
-    header.out = b.weight("output.weight", {plan.n_vocab, header.d_model});  // never tied
     read_attention(b, header, d);
     read_ffn(b, header, d);
     if (!b.ok()) return b.status();
