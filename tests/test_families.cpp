@@ -376,6 +376,23 @@ TEST_CASE("what files may lack, step35 has in all blocks or in none") {
     }
 }
 
+TEST_CASE("fewer blocks in the key than layers in the file are refused") {
+    for (Family family : kFamilies) {
+        const std::string key = family_name(family) + std::string(".block_count");
+        TinyOptions o;
+        o.family = family;
+        o.mtp = false;
+        const std::vector<std::byte> trunk = tiny_model(o);
+        Plan plan;
+        CHECK(plan_of(trunk, plan).ok());
+        for (uint32_t n : {3u, 1u}) {
+            const Status s = plan_of(with_u32(trunk, key, n), plan);
+            CHECK(s.code == Code::bad_file);
+            check_says(s, {key.c_str(), "belongs to block"});
+        }
+    }
+}
+
 TEST_CASE("more MTP blocks in the key than in the file are refused, and none at all are not") {
     for (Family family : kFamilies) {
         const std::string arch = family_name(family), key = arch + ".nextn_predict_layers";

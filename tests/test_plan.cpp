@@ -170,9 +170,10 @@ TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, 
         CHECK(s.code == Code::unsupported);
         CHECK(says(s, {name, "'qwen35'"}));
     }
-    // Of no block of the plan, or of an encoder.
-    for (const char* name : {"blk.5.attn_norm.weight", "rope_freqs.weight", "v.blk.0.attn_q.bias"})
+    // Of another MTP block, or of an encoder.
+    for (const char* name : {"blk.5.nextn.enorm.weight", "rope_freqs.weight", "v.blk.0.attn_q.bias"})
         CHECK(plan_plus(name, nullptr).ok());
+    CHECK(says(plan_plus("blk.5.attn_norm.weight", nullptr), {"blk.5.attn_norm.weight", "qwen35.block_count", "5"}));
     CHECK(plan_plus("blk.4.ffn_gate_par.weight", nullptr, false).ok());
 
     const auto key = [](const char* name, auto value) {

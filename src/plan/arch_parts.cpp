@@ -58,18 +58,27 @@ void refuse_variants(PlanBuilder& b) {
                              "' says that weights are rotated; this is not supported, use a plain quantisation"));
 }
 
-/// Refuses a number of MTP blocks that is larger than the file's: its last layers would be left out without a word. The
-/// key may be present although the blocks were removed or are in another file.
-void check_mtp_blocks(PlanBuilder& b, const ModelHeader& header) {
-    for (uint32_t i = header.n_layer; i < header.n_block && b.ok(); ++i) {
+/// Refuses counts of blocks that do not fit the file: its last layers would be left out without a word. MTP blocks may
+/// be missing, or in another file, or more than the keys say: without them the text is the same.
+void check_blocks(PlanBuilder& b, const ModelHeader& header) {
+    const auto is_mtp = [&](int64_t i) {
         const std::string block = say("blk.", i, ".");
-        const bool mtp = b.has(block + "nextn.eh_proj.weight") || b.has(block + "nextn.enorm.weight") ||
-                         b.has(block + "nextn.hnorm.weight");
-        if (!mtp && b.has(block + "attn_norm.weight"))
+        return b.has(block + "nextn.eh_proj.weight") || b.has(block + "nextn.enorm.weight") ||
+               b.has(block + "nextn.hnorm.weight");
+    };
+    for (uint32_t i = header.n_layer; i < header.n_block && b.ok(); ++i) {
+        const std::string norm = say("blk.", i, ".attn_norm.weight");
+        if (!is_mtp(i) && b.has(norm))
             b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ",
                              header.n_block - header.n_layer, " of ", header.n_block, " blocks, but block ", i,
-                             " is a layer: it has '", block,
-                             "attn_norm.weight' and no 'nextn' tensors; expected the number of MTP blocks"));
+                             " is a layer: it has '", norm,
+                             "' and no 'nextn' tensors; expected the number of MTP blocks"));
+    }
+    for (const Tensor& t : b.file().tensors()) {
+        const int64_t i = block_of(t.name);
+        if (i >= int64_t{header.n_block} && b.ok() && !is_mtp(i))
+            b.fail_with(fail(Code::bad_file, "tensor ", quote(t.name), " belongs to block ", i, ", but key '",
+                             b.key("block_count"), "' is ", header.n_block, "; expected the number of all blocks"));
     }
 }
 
@@ -115,7 +124,7 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     const bool tied = header.may_tie && !b.has("output.weight");
     header.out = tied ? header.embd : b.weight("output.weight", {plan.n_vocab, header.d_model});
     header.out_norm = b.vector("output_norm.weight", header.d_model);
-    parts_impl::check_mtp_blocks(b, header);
+    parts_impl::check_blocks(b, header);
     while (options.mtp && header.n_mtp < n_mtp &&
            b.has(say("blk.", header.n_layer + header.n_mtp, ".nextn.eh_proj.weight")))
         ++header.n_mtp;
