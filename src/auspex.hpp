@@ -839,8 +839,8 @@ struct DraftOptions {
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
     float min_probability = 0;  ///< stop drafting where the MTP block gives its choice less than this: 0..1
     uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all
-    /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0: the model's own
-    /// head. Takes a copy of these rows.
+    /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or as many as
+    /// the vocabulary has or more: the model's own head. Takes a copy of these rows.
     uint32_t n_vocab = 0;
     std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
     bool vocab_by_use = false;  ///< instead, at each sync(), the n_vocab ids that this session's texts used most

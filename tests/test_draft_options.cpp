@@ -102,6 +102,21 @@ TEST_CASE("a session without drafting allocates no memory for it") {
     CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + max_extra);
 }
 
+TEST_CASE("a draft head of as many ids as the vocabulary has, or more, is the model's own") {
+    const Tiny tiny;
+    const uint32_t n_vocab = tiny.model.info().n_vocab;
+    const auto stats = [&tiny](uint32_t n) {
+        Setup setup = with(Draft::mtp, 2);
+        setup.draft.n_vocab = n;
+        return open(tiny.model, std::move(setup)).stats();
+    };
+    CHECK(stats(n_vocab - 1).draft_head_bytes > 0);
+    for (const uint32_t n : {n_vocab, n_vocab + 1, UINT32_MAX}) {
+        CHECK(stats(n).draft_head_bytes == 0);
+        CHECK(stats(n).memory_bytes == stats(0).memory_bytes);
+    }
+}
+
 TEST_CASE("drafting that is not possible is an error with the reason") {
     auto status = [](const Model& model, const DraftOptions& draft) {
         SessionOptions options;
