@@ -95,6 +95,13 @@ class Information(BaseServer):
                 cycles = [json.loads(line) for line in f]
             self.assertTrue(any(c["accepted"] > 0 for c in cycles), cycles)
 
+    def test_a_trace_that_cannot_be_written_ends_in_an_error(self):
+        server = Server("--trace", "/dev/full", "--draft", 2)
+        self.ok(server.post("/v1/chat/completions", {**HELLO, "max_tokens": 4}))
+        code, text = server.stop()
+        self.assertEqual(code, 1, text)
+        self.assertIn("--trace '/dev/full' could not be written", text)
+
     def test_page_head_and_options(self):
         page = self.server.get("/")
         self.assertIn("text/html", page.headers["content-type"])

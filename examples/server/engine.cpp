@@ -150,7 +150,6 @@ void Engine::work() {
     }
     lock.unlock();
     costs_.save(session_);
-    cli::report(trace_.close());
 }
 
 void Engine::tell_rows(const Generation& task) {
@@ -175,7 +174,7 @@ void Engine::count(const Generation& task) {
     }
 }
 
-void Engine::stop() {
+Status Engine::stop() {
     std::deque<std::shared_ptr<Task>> waiting;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -186,6 +185,7 @@ void Engine::stop() {
     }
     for (const auto& task : waiting) task->fail(unavailable("the server is stopping"));
     if (thread_.joinable()) thread_.join();
+    return trace_.close();
 }
 
 Failure Engine::check() const {

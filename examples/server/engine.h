@@ -43,14 +43,14 @@ struct Counters {
 class Engine {
   public:
     explicit Engine(const EngineOptions& options) : options_(options) {}
-    ~Engine() { stop(); }
+    ~Engine() { (void)stop(); }
     /// Reads what the options say of this model, which need not be loaded. errors: of the option, or of its file.
     Status prepare(const auspex::ModelInfo& model);
     /// After prepare(): starts the thread, which loads the model. loaded: called there before the first request, or
     /// with why there will be none.
     void start(std::function<void(const Status&)> loaded);
-    /// Fails what runs and what waits, and ends the thread.
-    void stop();
+    /// Fails what runs and what waits, and ends the thread. errors: the trace could not be written.
+    Status stop();
 
     /// Unless the model is ready, why not.
     Failure check() const;

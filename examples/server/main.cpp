@@ -230,8 +230,8 @@ int serve(ServeOptions o) {
     while (sigwait(&signals, &received) != 0) {
     }
     if (received != SIGUSR1) cancel_loading();
-    engine.stop();
-    const int code = received == SIGUSR1 ? cli::report(loaded) : cli::kDone;
+    const Status stopped = engine.stop();
+    const int code = cli::report(received == SIGUSR1 ? loaded : stopped);
     // The thread of a connection may compute for minutes, or write to a stderr that nobody reads.
     std::promise<void> closed;
     std::thread deadline([&] {
