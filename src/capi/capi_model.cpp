@@ -53,10 +53,7 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
                                             &handles.enabled_extensions, "enabled_extensions"));
             options.borrow = &handles;
         }
-        auspex::Status s = auspex::Device::open(options).get(made->device);
-        if (s.text.rfind("vulkan_index", 0) == 0)
-            s.text = "gpu is " + std::to_string(from.gpu) + ", counted from 1: " + s.text;
-        AUSPEX_C_TRY(std::move(s));
+        AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
         *device = made.release();
         return Answer();
     });

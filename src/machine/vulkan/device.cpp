@@ -317,8 +317,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         }
     }
     if (options.vulkan_index >= static_cast<int>(all.size()))
-        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index, ", but the Vulkan devices are ",
-                    found, ".");
+        return fail(Code::bad_argument, "there is no Vulkan device ", options.vulkan_index,
+                    ", counted from 0; the devices are ", found, ".");
     if (best < 0) {
         std::string why;
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
