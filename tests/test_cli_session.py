@@ -74,7 +74,7 @@ class RunSession(BaseSession):
             self.refused(2, "bad_argument", "was saved on", run=run + [self.path, "--cpu-path", "reference"])
         self.refused(2, "not_found", "does not exist", run=run + [os.path.join(self.folder, "none", "x")])
         self.refused(2, "bad_argument", "a folder, a device", run=run + [self.folder])
-        self.refused(2, "bad_file", "no file of Session::save", run=run + [self.file("text", "hello " * 20)])
+        self.refused(2, "bad_file", "no saved session", run=run + [self.file("text", "hello " * 20)])
         self.refused(2, "bad_file", "cut short", run=run + [self.file("cut", before[:-1])])
         self.refused(2, "bad_argument", "the prompt is empty", run=["run", "--session", self.path + "2"])
         with open(self.path, "rb") as f:

@@ -33,8 +33,7 @@ Status status_of_exception() {
     } catch (const std::length_error&) {  // a container asked for more than it can address
     } catch (const std::system_error&) {
         return short_of(Code::out_of_memory, "no more threads",
-                        "the system refused to start another thread; end other programs, or ask for fewer threads "
-                        "(DeviceOptions::n_thread)");
+                        "the system refused to start another thread; end other programs, or ask for fewer threads");
     }
     return short_of(Code::out_of_memory, "no host memory",
                     "the standard allocator has no memory left; free some, or use a smaller model, context or file");

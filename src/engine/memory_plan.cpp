@@ -294,8 +294,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         on_host = *plan;
         keep_experts_on_host(on_host, n_layer);
         plan = &on_host;
-        offer(
-            say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
+        offer(say("the experts of all ", n_layer, " layers in the system's memory (host_expert_layers)"));
         plan = &model.plan;
     }
     if (o.checkpoint_bytes != 0) {

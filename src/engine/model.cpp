@@ -137,9 +137,7 @@ Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
 }
 
 #ifdef AUSPEX_NO_VULKAN
-Status no_vulkan() {
-    return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
-}
+Status no_vulkan() { return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); use the CPU"); }
 #endif
 
 /// Device::open() on a GPU; no_device where there is none.

@@ -72,7 +72,7 @@ Status LogReader::read_head(uint64_t size) {
     if (size >= sizeof head) AUSPEX_TRY(file_.read(0, &head, sizeof head));
     if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
         return fail(Code::bad_file, "'", file_.path(),
-                    "' is no file of Session::save, or one of another version. Name another file.");
+                    "' is no saved session, or one of another version. Name another file.");
     if (head.identity_bytes > kMaxIdentity || head.identity_bytes % 8 != 0)
         return damaged(file_, "its head has an impossible size");
     identity_.resize(static_cast<size_t>(head.identity_bytes));

@@ -12,15 +12,15 @@ Status no_mtp(const Model::Impl& m) {
     if (!n.ok() || n.value() == 0)
         return Status(Code::unsupported,
                       "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
-                          ".nextn_predict_layers' is absent or 0); use Draft::lookup, a file that was converted with "
-                          "its MTP block, or one beside it (LoadOptions::mtp_file)");
+                          ".nextn_predict_layers' is absent or 0); draft by lookup, or use a file that was converted "
+                          "with its MTP block, or one beside it (mtp_file)");
     const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
     if (!m.gguf.tensor(name))
         return Status(Code::unsupported,
                       "drafting with an MTP block was asked for; the file's metadata names " +
                           std::to_string(n.value()) + ", but tensor '" + name +
                           "' is missing: the block was dropped when the file was made, or is in one of its own "
-                          "(LoadOptions::mtp_file); use Draft::lookup, or convert it again");
+                          "(mtp_file); draft by lookup, or convert it again");
     return Status(Code::unsupported,
                   "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
 }

@@ -345,14 +345,14 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                     to->status = fail(Code::unsupported,
                                       "the Vulkan back end keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
                                       plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
-                                      type_info(shape.v).name, "; use Kind::cpu");
+                                      type_info(shape.v).name, "; use the CPU");
                 const uint32_t n_context = to->options.n_context, n_max = attend_any_keys(a.d_head);
                 const uint64_t n_window = uint64_t{shape.window} + shape.sinks + 4 * 64;  // with what fills its blocks
                 if (to->traits.short_loops && !fast_attend(to->model.device->shuffles, a) && n_context > n_max &&
                     (shape.window == 0 || n_window > n_max) && to->status.ok())
                     to->status = fail(Code::unsupported, "n_context is ", n_context, ", but on ", to->traits.name,
                                       ", which ends long loops, '", plan.slot(op.state).name, "' can hold at most ",
-                                      n_max, " rows; lower n_context, or use Kind::cpu");
+                                      n_max, " rows; lower n_context, or use the CPU");
                 kv.n_head = a.n_head_kv;
                 kv.shape = shape;
                 kv.n_chunk = buffers_impl::chunks_max(to->options.n_context, shape);

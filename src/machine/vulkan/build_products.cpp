@@ -112,7 +112,7 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
     if (squares_offset != 0)
         return refuse(fail(Code::unsupported, "rows of ", p.x_stride, " values cannot be cut at row ", rows.first,
                            " on ", traits_.name, ", whose bindings begin at multiples of ", traits_.storage_align,
-                           " bytes; use Kind::cpu"));
+                           " bytes; use the CPU"));
     if (p.epilogue == Epilogue::logits) {
         n_largest_ = 0;
         for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);

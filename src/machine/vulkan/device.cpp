@@ -294,7 +294,7 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         else if (family < 0)
             why = "it has no compute queue";
         else if (software && options.kind == Kind::best && !asked && !detail.allow_software)
-            why = "it is software and slower than the CPU back end (ask for Kind::vulkan to use it)";
+            why = "it is software and slower than the CPU back end; it is used where Vulkan is asked for";
         else if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
             why = say("it has ", p.properties.limits.maxPerStageDescriptorStorageBuffers, " storage buffers a kernel, ",
                       kMaxBindings, " are needed");

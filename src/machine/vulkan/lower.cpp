@@ -64,7 +64,7 @@ bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
 Status check_kernel(const Plan& plan, const Op& op) {
     auto no = [&](const std::string& what) {
         return fail(Code::unsupported, "the Vulkan machine cannot run ", op_name(op.kind), " of layer ", op.layer, ": ",
-                    what, "; use Kind::cpu");
+                    what, "; use the CPU");
     };
     switch (op.kind) {
         case OpKind::delta: {

@@ -69,7 +69,7 @@ Status ask_matrix(OpenDevice& c) {
 Status refuse(const OpenDevice& c) {
     const DeviceTraits& t = c.gpu->traits;
     auto no = [&](const std::string& what) {
-        return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use Kind::cpu");
+        return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use the CPU");
     };
     if (t.max_group_invocations < 256)
         return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
