@@ -47,7 +47,7 @@ std::vector<std::byte> make_file(Input& in) {
     test::GgufWriter w;
     w.add("general.architecture", "none");
     w.add("tokenizer.ggml.model", "gpt2");
-    w.add("tokenizer.ggml.pre", (flags & 1) != 0 ? "qwen2" : "qwen35");
+    w.add("tokenizer.ggml.pre", (flags & 4) != 0 ? "deepseek-v3" : (flags & 1) != 0 ? "qwen2" : "qwen35");
     std::vector<std::string> tokens, merges;
     std::vector<int32_t> types;
     for (unsigned b = 0; b < 256; ++b) {

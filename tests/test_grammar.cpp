@@ -132,6 +132,8 @@ TEST_CASE("regular expressions match whole texts") {
     check(regex("\\ud83d\\udc41|\\ud83d\\u0041|x"), {{"\xF0\x9F\x91\x81", 2}, {"\xEF\xBF\xBD", 0}, {"x", 2}});
     CHECK(regex_error("\\ud83d\\u0041").find("matches nothing") != std::string::npos);
     check(regex("\\p{L}+"), {{"a\xC3\xA9\xD0\x96", 2}, {"1", 0}});
+    check(regex("\\p{P}+\\p{S}"), {{"_\xE3\x80\x81$", 2}, {"$_", 0}, {"_a", 0}});
+    check(regex("\\P{Symbol}"), {{"a", 2}, {"$", 0}});
     check(regex("^a|b$"), {{"a", 2}, {"b", 2}, {"ab", 0}});
     check(regex(""), {{"", 2}, {"a", 0}});
     check(regex("[\\w-]+|[a\\-z]"), {{"a-b", 2}, {"-", 2}, {"%", 0}});

@@ -89,21 +89,39 @@ TEST_CASE("UTF-8 is decoded strictly, and each invalid byte is replaced") {
 TEST_CASE("characters have the classes of Unicode 15.1") {
     using detail::char_class;
     using detail::CharClass;
-    size_t count[4] = {};
+    size_t count[6] = {};
     for (uint32_t c = 0; c <= 0x10FFFF; ++c) ++count[static_cast<int>(char_class(c))];
     CHECK(count[1] == 136726);
     CHECK(count[2] == 1831);
     CHECK(count[3] == 2450);
+    CHECK(count[4] == 842);
+    CHECK(count[5] == 7775);
     CHECK(char_class('a') == CharClass::letter);
     CHECK(char_class('7') == CharClass::number);
-    CHECK(char_class('_') == CharClass::other);
-    CHECK(char_class(0xBD) == CharClass::number);  // one half
-    CHECK(char_class(0x301) == CharClass::mark);   // combining acute
+    CHECK(char_class('_') == CharClass::punctuation);
+    CHECK(char_class('$') == CharClass::symbol);
+    CHECK(char_class('\x1F') == CharClass::other);
+    CHECK(char_class(0x7F) == CharClass::other);
+    CHECK(char_class(0xAD) == CharClass::other);   // soft hyphen: a format character
+    CHECK(char_class(0x378) == CharClass::other);  // unassigned
+    CHECK(char_class(0x3001) == CharClass::punctuation);
+    CHECK(char_class(0x31EF) == CharClass::symbol);  // new in 15.1
+    CHECK(char_class(0xBD) == CharClass::number);    // one half
+    CHECK(char_class(0x301) == CharClass::mark);     // combining acute
     CHECK(char_class(0x4E2D) == CharClass::letter);
     CHECK(char_class(0x2EBF0) == CharClass::letter);  // new in 15.1
-    CHECK(char_class(0x1F600) == CharClass::other);
+    CHECK(char_class(0x1F600) == CharClass::symbol);
     CHECK(char_class(0xE0100) == CharClass::mark);
     CHECK(char_class(0x10FFFF) == CharClass::other);
+    CHECK(char_class(detail::kBadCodePoint) == CharClass::other);
+    size_t n_in_runs = 0;
+    for (const CharClass c :
+         {CharClass::letter, CharClass::number, CharClass::mark, CharClass::punctuation, CharClass::symbol})
+        detail::for_each_run(c, [&](uint32_t first, uint32_t last) {
+            n_in_runs += last - first + 1;
+            if (char_class(first) != c || char_class(last) != c || char_class(last + 1) == c) FAIL("run at " << first);
+        });
+    CHECK(n_in_runs == count[1] + count[2] + count[3] + count[4] + count[5]);
     size_t n_space = 0, n_python = 0;
     for (uint32_t c = 0; c <= 0x10FFFF; ++c) {
         n_space += detail::is_white_space(c);
@@ -169,6 +187,62 @@ TEST_CASE("qwen35 keeps combining marks inside words, qwen2 does not") {
     CHECK(pieces(heart.substr(1), Split::qwen35) == Texts{"\xE2\x9D\xA4\xEF\xB8\x8F", "!"});
     CHECK(pieces(" \xCC\x81", Split::qwen2) == Texts{" \xCC\x81"});
     CHECK(pieces(" \xCC\x81", Split::qwen35) == Texts{" \xCC\x81"});
+}
+
+TEST_CASE("deepseek-v3 splits off numbers, then CJK and kana, then the rest") {
+    const struct {
+        const char* text;
+        Texts want;
+    } cases[] = {
+        {"", {}},
+        {"Hello world", {"Hello", " world"}},
+        {"I'm we'LL 'tis", {"I", "'m", " we", "'LL", " '", "tis"}},
+        // Numbers of any script, three at a time; no space joins them.
+        {"1234567 89", {"123", "456", "7", " ", "89"}},
+        {"a1b", {"a", "1", "b"}},
+        {"3.14", {"3", ".", "14"}},
+        {"\u0661\u0662\u0663\u0664", {"\u0661\u0662\u0663", "\u0664"}},
+        {"\u00BD\u2167\u0031\u00B2", {"\u00BD\u2167\u0031", "\u00B2"}},
+        // The number ends the text for what is before it.
+        {"x   7", {"x", "   ", "7"}},
+        {"x  \n  7", {"x", "  \n", "  ", "7"}},
+        {"x   y", {"x", "  ", " y"}},
+        // CJK and kana, then the third split within: the middle dot U+30FB is punctuation, U+3099 a mark, U+3040
+        // unassigned. U+3005 and U+9FA6 are letters outside the class, U+3002 is punctuation outside.
+        {"\u6211\u7231\u5317\u4EAC\u3002", {"\u6211\u7231\u5317\u4EAC", "\u3002"}},
+        {"a\u4E2D b \u6587", {"a", "\u4E2D", " b", " ", "\u6587"}},
+        {"\u30B3\u30FC\u30FB\u30D2\u30FC", {"\u30B3\u30FC", "\u30FB", "\u30D2\u30FC"}},
+        {"\u30FBa\u30FB\u30A2", {"\u30FB", "a", "\u30FB", "\u30A2"}},
+        {"\u304B\u3099\u3040\u3040\u3041", {"\u304B\u3099", "\u3040", "\u3040\u3041"}},
+        {"\u4EBA\u3005\u4EBA\u9FA5\u9FA6", {"\u4EBA", "\u3005", "\u4EBA\u9FA5", "\u9FA6"}},
+        {"\uD55C\uAD6D\uC5B4 \uD55C", {"\uD55C\uAD6D\uC5B4", " \uD55C"}},
+        {"x\u3000\u3000\u4E2D", {"x", "\u3000\u3000", "\u4E2D"}},
+        {"x\u3000\u3000y", {"x", "\u3000", "\u3000y"}},
+        // One ASCII punctuation mark goes with the ASCII letters after it, and with nothing else.
+        {"foo(bar)->baz_qux", {"foo", "(bar", ")->", "baz", "_qux"}},
+        {".gr\u00FCn .\u00FCber", {".gr", "\u00FCn", " .", "\u00FCber"}},
+        {"\u00ABfoo\u00BB \u2014bar", {"\u00AB", "foo", "\u00BB", " \u2014", "bar"}},
+        {"a=b + c;\r\n\n x", {"a", "=b", " +", " c", ";\r\n\n", " x"}},
+        {"\u20AC5 \U0001F600\U0001F600!\n", {"\u20AC", "5", " \U0001F600\U0001F600!\n"}},
+        // Marks belong to words, also alone; what is in front may be anything but a letter, punctuation or line break.
+        {"e\u0301t\u0301", {"e\u0301t\u0301"}},
+        {"!\u2764\uFE0F!", {"!\u2764", "\uFE0F", "!"}},
+        {" \u0301x\n\u0301", {" \u0301x", "\n", "\u0301"}},
+        {"\tx\n\ty", {"\tx", "\n", "\ty"}},
+        // Controls, format characters and unassigned ones: a piece, but for one in front of a word.
+        {"\x1C\x1Cx\x01\x02 y\x7F", {"\x1C", "\x1Cx", "\x01\x02", " y", "\x7F"}},
+        {"\u200D\u200D\u0301", {"\u200D", "\u200D\u0301"}},
+        {"\u200B\u200B!\u0378 \u0378", {"\u200B\u200B", "!", "\u0378", " ", "\u0378"}},
+        {"\u200B\u200B7\u200B\u4E2D", {"\u200B\u200B", "7", "\u200B", "\u4E2D"}},
+        {"  \x01", {" ", " ", "\x01"}},
+        // White space.
+        {"a   ", {"a", "   "}},
+        {" \r\n\t\n z", {" \r\n\t\n", " z"}},
+        {"\n\n\n", {"\n\n\n"}},
+        {"a\u0085\u2028\v\fb", {"a", "\u0085\u2028\v", "\fb"}},
+        {"a\u00A0\u00A0!", {"a", "\u00A0", "\u00A0", "!"}},
+    };
+    for (const auto& c : cases) CHECK_MESSAGE(pieces(c.text, Split::deepseek_v3) == c.want, c.text);
 }
 
 TEST_CASE("pairs merge by rank, leftmost first, in short and in long pieces") {

@@ -9,26 +9,54 @@
 using namespace test_vocabulary;
 
 TEST_CASE("encoding takes linear time and memory") {
-    Small v;
-    v.merge(" ", " ");
-    v.merge("  ", "  ");
-    v.merge("!", "!");
-    const Tokenizer t = load(v);
     const size_t n = 200000;
+    const auto times = [](const std::string& part) {
+        std::string text;
+        while (text.size() < n) text += part;
+        return text;
+    };
     std::string mixed;
-    for (size_t i = 0; mixed.size() < n; ++i) mixed += "ha!'?<"[i * i % 6];
-    for (const std::string& text :
-         {std::string(n, 'a'), std::string(n, ' '), std::string(n, '!'), std::string(n, '\''), std::string(n, '<'),
-          std::string(n / 2, ' ') + "\n" + std::string(n / 2, ' '), std::string(n, '\n'), std::string(n, '7'), mixed}) {
-        detail::EncodeWork work;
-        const test::AllocationCount allocated;
-        const std::vector<Token> ids = t.encode(text, true, &work);
-        const int64_t n_byte = allocated.bytes();
-        CHECK(t.decode(Span<const Token>(ids), true) == text);
-        CHECK(work.n_look <= 6 * n);
-        CHECK(work.n_pair <= 4 * n);
-        CHECK(work.n_queue <= 40 * n);
-        CHECK(n_byte <= static_cast<int64_t>(36 * n));  // 16 of scratch memory, and the ids while they grow
+    for (size_t i = 0; mixed.size() < n; ++i) mixed += "ha!'?<\x01"[i * i % 7];
+    const std::vector<std::string> texts = {times("a"),
+                                            times(" "),
+                                            times("!"),
+                                            times("'"),
+                                            times("<"),
+                                            times("\n"),
+                                            times("7"),
+                                            times("\x01"),
+                                            times(" ") + "\n" + times(" "),
+                                            times("\x01") + "a",
+                                            times(" ") + "7",
+                                            times("\xCC\x81"),  // combining acute
+                                            times("\xE4\xB8\xAD"),
+                                            times("\xE3\x81\x80"),
+                                            times("\xE3\x83\xBB"),  // CJK, unassigned there, middle dot
+                                            times("\xE2\x80\x8D\x01"),
+                                            times(" \x01"),
+                                            times("\xCC\x81\n"),
+                                            times("!a"),
+                                            mixed};
+    for (const char* pre : {"qwen2", "qwen35", "deepseek-v3"}) {
+        Small v;
+        v.pre = pre;
+        v.merge(" ", " ");
+        v.merge("  ", "  ");
+        v.merge("!", "!");
+        const Tokenizer t = load(v);
+        for (const std::string& text : texts) {
+            CAPTURE(pre);
+            CAPTURE(text.substr(0, 4));
+            detail::EncodeWork work;
+            const test::AllocationCount allocated;
+            const std::vector<Token> ids = t.encode(text, true, &work);
+            const int64_t n_byte = allocated.bytes();
+            CHECK(t.decode(Span<const Token>(ids), true) == text);
+            CHECK(work.n_look <= 6 * text.size());
+            CHECK(work.n_pair <= 4 * text.size());
+            CHECK(work.n_queue <= 40 * text.size());
+            CHECK(n_byte <= static_cast<int64_t>(36 * text.size()));  // 16 of scratch memory, and the growing ids
+        }
     }
 }
 
@@ -121,7 +149,7 @@ TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
     CHECK(refusal(v, Code::unsupported).find("'llama', supported: gpt2") != std::string::npos);
     v = Small();
     v.pre = "default";
-    CHECK(refusal(v, Code::unsupported).find("'default', supported: qwen2, qwen35") != std::string::npos);
+    CHECK(refusal(v, Code::unsupported).find("'default', supported: qwen2, qwen35, deepseek-v3") != std::string::npos);
     v = Small();
     v.types.pop_back();
     CHECK(refusal(v, Code::bad_file).find("token_type' has 270 elements") != std::string::npos);

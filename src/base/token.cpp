@@ -148,10 +148,16 @@ Status Tokenizer::Loader::read_names() {
     AUSPEX_TRY(check_name(gguf, "tokenizer.ggml.model", "gpt2 (byte-level BPE)", &model));
     if (model != "gpt2")
         return fail(Code::unsupported, "tokenizer.ggml.model is ", shown(model), ", supported: gpt2 (byte-level BPE)");
-    AUSPEX_TRY(check_name(gguf, "tokenizer.ggml.pre", "qwen2, qwen35", &pre));
-    if (pre != "qwen2" && pre != "qwen35")
-        return fail(Code::unsupported, "tokenizer.ggml.pre is ", shown(pre), ", supported: qwen2, qwen35");
-    t.split_ = pre == "qwen2" ? Split::qwen2 : Split::qwen35;
+    const char* const supported = "qwen2, qwen35, deepseek-v3";
+    AUSPEX_TRY(check_name(gguf, "tokenizer.ggml.pre", supported, &pre));
+    if (pre == "qwen2")
+        t.split_ = Split::qwen2;
+    else if (pre == "qwen35")
+        t.split_ = Split::qwen35;
+    else if (pre == "deepseek-v3")
+        t.split_ = Split::deepseek_v3;
+    else
+        return fail(Code::unsupported, "tokenizer.ggml.pre is ", shown(pre), ", supported: ", supported);
     return Status();
 }
 

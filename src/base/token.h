@@ -74,7 +74,7 @@ class Tokenizer {
     /// Copies what it needs from `gguf`.
     ///
     /// progress  called with ("reading the tokenizer", 0) every few thousand entries; false cancels.
-    /// errors    unsupported: tokenizer.ggml.model is not gpt2, or tokenizer.ggml.pre not qwen2 or qwen35.
+    /// errors    unsupported: tokenizer.ggml.model is not gpt2, or tokenizer.ggml.pre none of Split.
     ///           bad_file: arrays of the wrong type or length, token text outside the byte alphabet, a byte
     ///           without a token, an id outside the vocabulary, a merge that is not a pair.
     ///           cancelled: by the callback.

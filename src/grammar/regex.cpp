@@ -37,13 +37,7 @@ CharSet named_set(char letter) {
 
 CharSet class_set(CharClass wanted) {
     CharSet set;
-    for (uint32_t c = 0; c <= 0xE01EF; ++c) {
-        if (char_class(c) != wanted) continue;
-        if (!set.ranges.empty() && set.ranges.back().last + 1 == c)
-            set.ranges.back().last = c;
-        else
-            set.add(c);
-    }
+    for_each_run(wanted, [&set](uint32_t first, uint32_t last) { set.add(first, last); });
     set.normalize();
     return set;
 }
@@ -232,8 +226,12 @@ class RegexReader {
             set = class_set(CharClass::number);
         else if (name == "M" || name == "Mark")
             set = class_set(CharClass::mark);
+        else if (name == "P" || name == "Punctuation")
+            set = class_set(CharClass::punctuation);
+        else if (name == "S" || name == "Symbol")
+            set = class_set(CharClass::symbol);
         else
-            return unsupported("a property other than L, N and M");
+            return unsupported("a property other than L, N, M, P and S");
         at_ = end + 1;
         if (negated) set = set.complement();
         return true;

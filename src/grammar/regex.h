@@ -1,8 +1,8 @@
 // grammar/regex: regular expressions in the syntax of JSON Schema patterns (ECMA-262), as expressions over bytes.
 //
-// Owns    the parser. Supported: alternatives, groups, classes, \d \w \s \p{L} \p{N} \p{M}, counted repetition (greedy
-//         and lazy match the same texts), ^ and $ at the ends. Refused with a reason: look-around, back references,
-//         \b, flags.
+// Owns    the parser. Supported: alternatives, groups, classes, \d \w \s and \p{} of L, N, M, P, S, counted repetition
+//         (greedy and lazy match the same texts), ^ and $ at the ends. Refused with a reason: look-around, back
+//         references, \b, flags.
 // Thread  no shared state.
 // Tests   tests/test_grammar.cpp
 #pragma once
