@@ -320,6 +320,19 @@ TEST_CASE("the longest of several special tokens at one position is taken") {
     CHECK(t.encode("<a><", false) == std::vector<Token>{a, lone});
 }
 
+TEST_CASE("special tokens are found whatever bytes they are made of") {
+    // Bars of full width end in the byte 9C, which as a signed number comes before those of ASCII.
+    Vocabulary v;
+    std::vector<Token> ids;
+    std::string all;
+    for (const char* text :
+         {"<\uFF5Ca\uFF5C>", "<|a|>", "<\uFF5Cb\uFF5C>", "<b>", "\u65E5\u672C", "\u65E5", "x", "\u00E9"}) {
+        ids.push_back(v.add(text, ids.size() % 2 == 0 ? 4 : 3));
+        all += text;
+    }
+    CHECK(load(v).encode(all, true) == ids);
+}
+
 TEST_CASE("special tokens are found as their definition says, in any mixture of control ranges") {
     test::Random random(5);
     for (int round = 0; round < 200; ++round) {

@@ -28,10 +28,11 @@ void SpecialMatcher::build(const std::vector<Word>& words) {
     if (words.empty()) return;
     std::vector<uint32_t> order(words.size());
     for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    const auto less_byte = [](char a, char b) { return static_cast<uint8_t>(a) < static_cast<uint8_t>(b); };
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
         const std::string_view x = words[a].bytes, y = words[b].bytes;
         if (x == y) return words[a].id < words[b].id;
-        return std::lexicographical_compare(x.rbegin(), x.rend(), y.rbegin(), y.rend());
+        return std::lexicographical_compare(x.rbegin(), x.rend(), y.rbegin(), y.rend(), less_byte);
     });
 
     // Breadth first: nodes_ is the queue, and `below[i]` are the words (in that order) that begin with node i.
