@@ -256,9 +256,13 @@ AUSPEX_C_API void auspex_model_free(auspex_model* model);
 AUSPEX_C_API auspex_code auspex_model_get_info(const auspex_model* model, auspex_model_info* info, auspex_error* error);
 
 /* Flags of auspex_encode(), auspex_decode() and auspex_stream_create(). */
-enum { AUSPEX_SPECIAL = 1 }; /* parse control tokens in the text; show them */
+enum {
+    AUSPEX_SPECIAL = 1, /* parse control tokens in the text; show them */
+    AUSPEX_BEGIN = 2 /* auspex_encode() alone: the text begins a history; the token that the file asks for in front of
+                        each text (tokenizer.ggml.add_bos_token) goes first, unless the text has it */
+};
 
-/* Text to ids. No token is added at either end. */
+/* Text to ids. No token is added at either end but for AUSPEX_BEGIN. */
 AUSPEX_C_API auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_text, uint32_t flags,
                                        int32_t* ids, size_t capacity, size_t* n_ids, auspex_error* error);
 /* Ids to bytes; a part of a character may be at the end. auspex_stream joins them. */

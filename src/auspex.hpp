@@ -358,6 +358,9 @@ struct FileReader {
 struct EncodeOptions {
     /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
+    /// The text begins a history: the token that the file asks for in front of each text (tokenizer.ggml.add_bos_token)
+    /// goes first, unless the text has it. Of the models that are supported, those of step35 ask for one.
+    bool begin = false;
 };
 
 struct DecodeOptions {
@@ -398,13 +401,13 @@ class AUSPEX_API Model {
 
     const ModelInfo& info() const;
 
-    /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end.
+    /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end, unless options say so.
     ///
     /// errors    bad_argument: an empty Model; out_of_memory.
     /// cost      about a microsecond per ten bytes; a word of megabytes takes some, and 20 bytes of memory per byte.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
-    /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only.
-    /// marks: if given, gets the prompt's stops as rows, for Session::sync.
+    /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only, and the prompt begins
+    /// a history (EncodeOptions::begin). marks: if given, gets the prompt's stops as rows, for Session::sync.
     Result<std::vector<Token>> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
     /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so a part
     /// of them may give a part of a character; TextStream joins them.

@@ -28,12 +28,12 @@ struct Ok {
 };
 
 struct Rig {
-    std::vector<std::byte> bytes = tiny_qwen35();
+    std::vector<std::byte> bytes;
     Ok ok;
     auspex_device* device = nullptr;
     auspex_model* model = nullptr;
 
-    Rig() {
+    explicit Rig(const TinyOptions& tiny = {}) : bytes(tiny_qwen35(tiny)) {
         auto options = cleared<auspex_device_options>();
         options.kind = AUSPEX_KIND_CPU;
         options.n_thread = 1;

@@ -68,6 +68,10 @@ std::vector<std::byte> make_file(Input& in) {
         }
     }
     if ((flags & 2) != 0) w.add("tokenizer.ggml.eos_token_id", uint32_t{in.byte()} * 2);
+    if ((flags & 8) != 0) {
+        w.add("tokenizer.ggml.bos_token_id", uint32_t{in.byte()} + 8);
+        w.add("tokenizer.ggml.add_bos_token", true);
+    }
     w.add("tokenizer.ggml.tokens", tokens);
     w.add("tokenizer.ggml.token_type", types);
     w.add("tokenizer.ggml.merges", merges);
@@ -102,9 +106,9 @@ void check(const detail::Tokenizer& t, const std::string& text, Input in) {
         }
         prompt.pieces.push_back({want.substr(at, n), true});
     }
-    demand(t.encode(prompt) == t.encode(want, true));
+    demand(t.encode(prompt) == t.encode(want, true, nullptr, true));
     for (auspex::ChatPrompt::Piece& p : prompt.pieces) p.from_template = false;
-    demand(t.encode(prompt) == t.encode(want, false));
+    demand(t.encode(prompt) == t.encode(want, false, nullptr, true));
 }
 
 void check_stops(const std::string& text, Input in) {

@@ -1,10 +1,31 @@
-// The C interface: logits, biases and constraints. The rest is in tests/test_capi.cpp.
+// The C interface: texts, logits, biases and constraints. The rest is in tests/test_capi.cpp.
 #include "capi_rig.h"
 
 #include <algorithm>
 #include <thread>
 
 using namespace capi_rig;
+
+TEST_CASE("C: a text that begins a history gets the token that the file asks for in front") {
+    TinyOptions tiny;
+    tiny.bos = true;
+    Rig rig(tiny);
+    const auto encode = [&rig](const std::string& text, uint32_t flags) {
+        std::vector<int32_t> ids(64);
+        size_t n = 0;
+        rig.ok(auspex_encode(rig.model, text.data(), text.size(), flags, ids.data(), ids.size(), &n, rig.ok));
+        ids.resize(n);
+        return ids;
+    };
+    CHECK(encode("the", 0) == std::vector<int32_t>{257});
+    CHECK(encode("the", AUSPEX_BEGIN) == std::vector<int32_t>{264, 257});
+    CHECK(encode("<|im_start|>the", AUSPEX_BEGIN | AUSPEX_SPECIAL) == std::vector<int32_t>{264, 265, 257});
+    CHECK(encode("<|endoftext|>the", AUSPEX_BEGIN | AUSPEX_SPECIAL) == std::vector<int32_t>{264, 257});
+    const int32_t id = 257;
+    char text[8];
+    size_t n = 0;
+    CHECK(auspex_decode(rig.model, &id, 1, AUSPEX_BEGIN, text, sizeof text, &n, rig.ok) == AUSPEX_BAD_ARGUMENT);
+}
 
 TEST_CASE("C: logits and scores are those that next() samples from, and a score may be cancelled") {
     Rig rig;

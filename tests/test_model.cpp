@@ -67,6 +67,22 @@ TEST_CASE("a model loads from a file and from memory alike and describes itself"
     CHECK(plain.info().n_parameter < from_file.info().n_parameter);
 }
 
+TEST_CASE("a text that begins a history, and a chat, get the token that the file asks for in front") {
+    TinyOptions tiny;
+    tiny.bos = true;
+    const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+    const Model model = load_model(cpu_device(1), bytes);
+    CHECK(model.encode("the").value() == std::vector<Token>{257});
+    CHECK(model.encode("the", {false, true}).value() == std::vector<Token>{264, 257});
+    ChatRequest request;
+    request.messages.push_back({});
+    request.messages[0].role = "user";
+    const std::vector<Token> ids = model.encode(model.render(request).value()).value();
+    REQUIRE(ids.size() > 2);
+    CHECK(ids[0] == 264);
+    CHECK(ids[1] == 265);
+}
+
 TEST_CASE("loading reports progress, and the callback can cancel it") {
     const Device device = cpu_device();
     const std::vector<std::byte> bytes = tiny_qwen35();

@@ -425,6 +425,45 @@ TEST_CASE("the end-of-generation tokens are found by key and by text") {
     CHECK(Tokenizer().encode("x", true).empty());
 }
 
+TEST_CASE("the token that a file asks for in front of each text goes where a history begins, once") {
+    Small v;
+    const std::string text = "<\uFF5Cbegin\u2581of\u2581sentence\uFF5C>";
+    const Token bos = v.add(text, 3), end = v.add("<\uFF5Cend\u2581of\u2581sentence\uFF5C>", 3);
+    v.pre = "deepseek-v3";
+    v.ids.emplace_back("bos", static_cast<uint32_t>(bos));
+    CHECK(load(v).bos() == -1);
+    CHECK(load(v).encode("he", false, nullptr, true) == std::vector<Token>{v.he});
+    v.add_bos = true;
+    const Tokenizer t = load(v);
+    CHECK(t.bos() == bos);
+    CHECK(t.is_end(end));
+    CHECK_FALSE(t.is_end(bos));
+    CHECK(t.encode("he", false) == std::vector<Token>{v.he});
+    CHECK(t.encode("he", false, nullptr, true) == std::vector<Token>{bos, v.he});
+    CHECK(t.encode("", false, nullptr, true) == std::vector<Token>{bos});
+    CHECK(t.encode(text + "he", true, nullptr, true) == std::vector<Token>{bos, v.he});
+    CHECK(t.encode("he" + text, true, nullptr, true) == std::vector<Token>{bos, v.he, bos});
+    const std::vector<Token> spelled = t.encode(text, false, nullptr, true);
+    CHECK(std::count(spelled.begin(), spelled.end(), bos) == 1);
+    CHECK(t.decode(Span<const Token>(spelled), true) == text + text);
+
+    ChatPrompt prompt;
+    prompt.pieces = {{"<|im_start|>", true}, {"he", false}, {"<|im_end|>", true}};
+    prompt.stops.push_back({2, 0, true});
+    std::vector<auspex::Mark> marks;
+    CHECK(t.encode(prompt, &marks) == std::vector<Token>{bos, v.im_start, v.he, v.im_end});
+    REQUIRE(marks.size() == 1);
+    CHECK(marks[0].row == 3);
+    prompt.pieces[0].text = text + "<|im_start|>";
+    CHECK(t.encode(prompt, &marks) == std::vector<Token>{bos, v.im_start, v.he, v.im_end});
+    CHECK(marks[0].row == 3);
+    prompt.pieces = {{text, false}};
+    CHECK(t.encode(prompt) == spelled);
+
+    v.ids.pop_back();
+    CHECK(load(v).bos() == -1);
+}
+
 TEST_CASE("any bytes can be encoded, and valid text survives the round trip") {
     const Tokenizer t = load(Small());
     test::Random random(11);

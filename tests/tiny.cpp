@@ -229,6 +229,10 @@ void common_keys(Maker& m, uint32_t n_mtp, float eps) {
 
 void outer(Maker& m, bool tied) {
     add_tokenizer(m.file);
+    if (m.o.bos) {
+        m.file.add("tokenizer.ggml.bos_token_id", uint32_t{264});
+        m.file.add("tokenizer.ggml.add_bos_token", true);
+    }
     m.matrix("token_embd.weight", kTinyVocab, m.o.d_model, m.o.scale);
     if (!tied) m.matrix("output.weight", kTinyVocab, m.o.d_model, m.o.scale);
     m.vector("output_norm.weight", m.o.d_model, 1, 0.1f);
@@ -360,8 +364,8 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
         say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
             o.interval, " ", o.d_model, " ", o.d_ff, " ", o.d_ff_shared, " ", o.n_head_k, " ", o.n_head_v, " ",
             o.d_head, " ", o.d_key, " ", static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused),
-            static_cast<int>(o.factors), static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ",
-            static_cast<double>(o.scale), " ", static_cast<double>(o.rope_base));
+            static_cast<int>(o.factors), static_cast<int>(o.older_keys), static_cast<int>(o.bos),
+            static_cast<int>(o.packaging), " ", static_cast<double>(o.scale), " ", static_cast<double>(o.rope_base));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];
     if (bytes.empty()) bytes = std::move(tiny_shards(o, 1)[0]);

@@ -38,6 +38,7 @@ struct Vocabulary {
     std::vector<std::string> tokens, merges;
     std::vector<int32_t> types;
     std::vector<std::pair<std::string, uint32_t>> ids;  // special id keys
+    bool add_bos = false;
 
     Vocabulary() {
         for (int b = 0; b < 256; ++b)
@@ -61,6 +62,7 @@ struct Vocabulary {
         w.add("tokenizer.ggml.token_type", types);
         w.add("tokenizer.ggml.merges", merges);
         for (const auto& id : ids) w.add("tokenizer.ggml." + id.first + "_token_id", id.second);
+        if (add_bos) w.add("tokenizer.ggml.add_bos_token", true);
         return w.finish();
     }
 };

@@ -124,7 +124,7 @@ class Eval {
             if (s.ok()) s = check_utf8(text, "the text");
             if (!s.ok()) return s;
         }
-        s = on_.model.encode(text).get(ids_);
+        s = on_.model.encode(text, {false, true}).get(ids_);
         if (!s.ok()) return s;
         if (ids_.size() < 32)
             return Status(Code::bad_argument,
@@ -190,8 +190,8 @@ class Eval {
                 size_t at = hay.find('\n', static_cast<size_t>(depth * double(hay.size())));
                 at = at == std::string::npos ? 0 : at + 1;
                 Needle needle;
-                needle.prompt =
-                    on_.model.encode(hay.substr(0, at) + asked + answer + "\n" + hay.substr(at) + asked).value();
+                hay = hay.substr(0, at) + asked + answer + "\n" + hay.substr(at) + asked;
+                needle.prompt = on_.model.encode(hay, {false, true}).value();
                 needle.answer = on_.model.encode(answer).value();
                 needles_.push_back(std::move(needle));
             }

@@ -84,6 +84,7 @@ Status run(const RunOptions& o, int* exit_code) {
     if (!s.ok()) return s;
     auspex::EncodeOptions encode;
     encode.special = o.special;
+    encode.begin = kept.file.n_token == 0;
     std::vector<Token> ids;
     s = on.model.encode(prompt, encode).get(ids);
     if (!s.ok()) return s;

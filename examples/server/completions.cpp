@@ -112,7 +112,7 @@ Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
     if (prompt->is_string()) {
         const std::string text = prompt->get<std::string>();
         to->scripted = s.engine.script().find(text);
-        const Status encoded = s.engine.model().encode(text, {true}).get(to->ids);
+        const Status encoded = s.engine.model().encode(text, {true, true}).get(to->ids);
         if (!encoded.ok()) return from_status(encoded);
     } else if (prompt->is_array()) {
         for (const Json& id : *prompt) {

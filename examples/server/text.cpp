@@ -32,14 +32,14 @@ HttpAnswer tokenize(Service& s, const HttpRequest& r) {
     std::string content;
     bool add_special = false, parse_special = true, with_pieces = false;
     if (!fields.text("content", &content)) fields.refuse("content", "a string");
-    fields.boolean("add_special", &add_special);  // these vocabularies add no token at the beginning
+    fields.boolean("add_special", &add_special);
     fields.boolean("parse_special", &parse_special);
     fields.boolean("with_pieces", &with_pieces);
     if (!failure.ok()) return failed(failure);
     std::unique_lock<std::mutex> alone(s.long_texts, std::defer_lock);
     if (content.size() > kLongText) alone.lock();
     std::vector<Token> ids;
-    Status status = s.engine.model().encode(content, {parse_special}).get(ids);
+    Status status = s.engine.model().encode(content, {parse_special, add_special}).get(ids);
     HttpAnswer a;  // written as text: a Json for each token takes several times as much memory
     a.body = "{\"tokens\":[";
     for (size_t i = 0; i < ids.size() && status.ok(); ++i) {

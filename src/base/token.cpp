@@ -327,8 +327,15 @@ Status Tokenizer::Loader::read_ends() {
             return fail(Code::bad_file, "'", key, "' is ", id, ", outside the vocabulary of ", t.n_vocab(), " tokens");
         if (i == 0) t.eos_ = static_cast<Token>(id);
         if (i < 3) t.ends_.push_back(static_cast<Token>(id));
+        if (i == 3) t.bos_ = static_cast<Token>(id);
     }
-    for (const char* text : {"<|im_end|>", "<|endoftext|>"}) {
+    bool add_bos = false;
+    AUSPEX_TRY(gguf.get_bool("tokenizer.ggml.add_bos_token", false).get(add_bos));
+    if (!add_bos) t.bos_ = -1;
+    // The last is deepseek-v3's, with bars of full width and U+2581 for spaces.
+    for (const char* text : {"<|im_end|>", "<|endoftext|>",
+                             "<\xEF\xBD\x9C"
+                             "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"}) {
         const Token id = t.find(text);
         if (id >= 0 && t.kind(id) != TokenKind::normal) t.ends_.push_back(id);
     }

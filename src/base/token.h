@@ -82,13 +82,15 @@ class Tokenizer {
     static Result<Tokenizer> load(const Gguf& gguf, const Progress& progress = Progress(),
                                   TokenizerLoadWork* work = nullptr);
 
-    /// Text to ids; adds no token of its own. Invalid UTF-8 bytes become U+FFFD. No Unicode normalisation.
+    /// Text to ids. Invalid UTF-8 bytes become U+FFFD. No Unicode normalisation.
     /// User-defined tokens are found in any text, control tokens only if `special` is set; at each position the
     /// longest one.
+    /// begin     puts bos() in front, unless the text begins with that token.
     /// cost      linear in the text, n log n in its longest piece; 16 to 32 bytes of scratch memory per byte of that.
-    std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr) const;
-    /// encode(prompt.text()), except that a control token is found only where all of it lies in adjacent pieces
-    /// that the template wrote. Piece borders have no other effect.
+    std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr,
+                              bool begin = false) const;
+    /// encode(prompt.text()) with `begin`, except that a control token is found only where all of it lies in adjacent
+    /// pieces that the template wrote. Piece borders have no other effect.
     /// marks: if given, gets the rows of those stops at which a control token begins.
     std::vector<Token> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
 
@@ -105,6 +107,7 @@ class Tokenizer {
     bool is_end(Token id) const;
     const std::vector<Token>& ends() const { return ends_; }
     Token eos() const { return eos_; }  ///< -1 if the file names none
+    Token bos() const { return bos_; }  ///< -1 unless the file asks for it in front of each text (add_bos_token)
     /// Merges that are ignored because a half or the result is not a normal token.
     uint32_t n_merge_skipped() const { return n_merge_skipped_; }
 
@@ -128,8 +131,9 @@ class Tokenizer {
     std::string_view raw(const Named& n) const { return std::string_view(pool_.data() + n.offset, n.size); }
     uint32_t find_normal(std::string_view text, uint64_t* n_compare = nullptr) const;
     const Merge* find_merge(uint32_t left, uint32_t right) const;
-    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
-                                     const std::vector<Mark>& stops = {}, std::vector<Mark>* marks = nullptr) const;
+    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, bool begin,
+                                     EncodeWork& work, const std::vector<Mark>& stops = {},
+                                     std::vector<Mark>* marks = nullptr) const;
     void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& ids) const;
     void merge_short(Scratch& scratch, std::vector<Token>& ids) const;
     void merge_long(Scratch& scratch, std::vector<Token>& ids) const;
@@ -144,7 +148,7 @@ class Tokenizer {
     SpecialMatcher matcher_;          ///< finds them in text
     uint32_t byte_id_[256] = {};      ///< the token of each single byte
     std::vector<Token> ends_;
-    Token eos_ = -1;
+    Token eos_ = -1, bos_ = -1;
     uint32_t n_merge_skipped_ = 0;
 };
 

@@ -21,7 +21,7 @@ struct Tokenizer::Scratch {
     std::vector<uint64_t> queue;
 };
 
-std::vector<Token> Tokenizer::encode(std::string_view text, bool special, EncodeWork* work) const {
+std::vector<Token> Tokenizer::encode(std::string_view text, bool special, EncodeWork* work, bool begin) const {
     EncodeWork unused;
     std::string repaired;
     if (find_bad_utf8(text) < text.size()) {
@@ -30,7 +30,7 @@ std::vector<Token> Tokenizer::encode(std::string_view text, bool special, Encode
     }
     std::vector<Range> control;
     if (special) control.push_back(Range{0, text.size()});
-    return encode_ranges(text, control, work != nullptr ? *work : unused);
+    return encode_ranges(text, control, begin, work != nullptr ? *work : unused);
 }
 
 std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt, std::vector<Mark>* marks) const {
@@ -55,16 +55,20 @@ std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt, std::vector<Mark>
             control.push_back(Range{from, text.size()});
     }
     if (marks != nullptr) marks->clear();
-    return encode_ranges(text, control, unused, stops, marks);
+    return encode_ranges(text, control, true, unused, stops, marks);
 }
 
-std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
-                                            const std::vector<Mark>& stops, std::vector<Mark>* marks) const {
+std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control, bool begin,
+                                            EncodeWork& work, const std::vector<Mark>& stops,
+                                            std::vector<Mark>* marks) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
     Scratch scratch{work, {}, {}, {}, {}};
     size_t plain_from = 0;
-    for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
+    const std::vector<SpecialMatcher::Match> matches = matcher_.find(text, control, &work.n_special);
+    const bool has_bos = !matches.empty() && matches[0].at == 0 && static_cast<Token>(matches[0].id) == bos_;
+    if (begin && bos_ >= 0 && !has_bos) ids.push_back(bos_);
+    for (const SpecialMatcher::Match& m : matches) {
         encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
         for (const Mark& stop : stops)
             if (marks != nullptr && stop.row == m.at) marks->push_back({ids.size(), stop.pinned});

@@ -235,11 +235,12 @@ auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_output(n_ids, "n_ids"));
-        AUSPEX_C_TRY(auspex::capi::check_range(flags, 0, AUSPEX_SPECIAL, "flags"));
+        AUSPEX_C_TRY(auspex::capi::check_range(flags, 0, AUSPEX_SPECIAL | AUSPEX_BEGIN, "flags"));
         std::string_view all;
         AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &all, "text"));
         auspex::EncodeOptions options;
         options.special = (flags & AUSPEX_SPECIAL) != 0;
+        options.begin = (flags & AUSPEX_BEGIN) != 0;
         std::vector<auspex::Token> found;
         AUSPEX_C_TRY(model->model.encode(all, options).get(found));
         return auspex::capi::fill(found.data(), found.size(), ids, capacity, n_ids, 0, "ids");

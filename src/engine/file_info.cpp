@@ -117,7 +117,7 @@ uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab()
 Result<std::vector<Token>> Vocabulary::encode(std::string_view text,
                                               const EncodeOptions& options) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Vocabulary", "Vocabulary::load");
-    return impl_->tokenizer.encode(text, options.special);
+    return impl_->tokenizer.encode(text, options.special, nullptr, options.begin);
 }
 AUSPEX_CATCH
 

@@ -367,7 +367,7 @@ const ModelInfo& Model::info() const {
 
 Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Model", "Model::load");
-    return impl_->tokenizer.encode(text, options.special);
+    return impl_->tokenizer.encode(text, options.special, nullptr, options.begin);
 }
 AUSPEX_CATCH
 

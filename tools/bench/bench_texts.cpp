@@ -33,7 +33,7 @@ Status read_openings(const BenchOptions& o, const std::vector<std::string>& kind
 }
 
 std::vector<Token> tokens_of(const auspex::Model& model, const Opening& opening, size_t bytes, uint64_t seed) {
-    return model.encode(opening.built_in ? text_of(opening.name, bytes, seed) : opening.text).value();
+    return model.encode(opening.built_in ? text_of(opening.name, bytes, seed) : opening.text, {false, true}).value();
 }
 
 Status generate_timed(auspex::Session& on, const auspex::Sampling& sampling, size_t n, double* seconds) {
