@@ -259,9 +259,13 @@ AUSPEX_C_API void auspex_model_free(auspex_model* model);
 AUSPEX_C_API auspex_code auspex_model_get_info(const auspex_model* model, auspex_model_info* info, auspex_error* error);
 
 /* Flags of auspex_encode(), auspex_decode() and auspex_stream_create(). */
-enum { AUSPEX_SPECIAL = 1 }; /* parse control tokens in the text; show them */
+enum {
+    AUSPEX_SPECIAL = 1, /* parse control tokens in the text; show them */
+    AUSPEX_BEGIN = 2 /* auspex_encode() alone: the text begins a history; the token that the file asks for in front of
+                        each text (tokenizer.ggml.add_bos_token) goes first, unless the text has it */
+};
 
-/* Text to ids. No token is added at either end. */
+/* Text to ids. No token is added at either end but for AUSPEX_BEGIN. */
 AUSPEX_C_API auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_text, uint32_t flags,
                                        int32_t* ids, size_t capacity, size_t* n_ids, auspex_error* error);
 /* Ids to bytes; a part of a character may be at the end. auspex_stream joins them. */
@@ -1272,10 +1276,7 @@ auspex_code auspex_device_open(const auspex_device_options* given, auspex_device
                                             &handles.enabled_extensions, "enabled_extensions"));
             options.borrow = &handles;
         }
-        auspex::Status s = auspex::Device::open(options).get(made->device);
-        if (s.text.rfind("vulkan_index", 0) == 0)
-            s.text = "gpu is " + std::to_string(from.gpu) + ", counted from 1: " + s.text;
-        AUSPEX_C_TRY(std::move(s));
+        AUSPEX_C_TRY(auspex::Device::open(options).get(made->device));
         *device = made.release();
         return Answer();
     });
@@ -1457,11 +1458,12 @@ auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_output(n_ids, "n_ids"));
-        AUSPEX_C_TRY(auspex::capi::check_range(flags, 0, AUSPEX_SPECIAL, "flags"));
+        AUSPEX_C_TRY(auspex::capi::check_range(flags, 0, AUSPEX_SPECIAL | AUSPEX_BEGIN, "flags"));
         std::string_view all;
         AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &all, "text"));
         auspex::EncodeOptions options;
         options.special = (flags & AUSPEX_SPECIAL) != 0;
+        options.begin = (flags & AUSPEX_BEGIN) != 0;
         std::vector<auspex::Token> found;
         AUSPEX_C_TRY(model->model.encode(all, options).get(found));
         return auspex::capi::fill(found.data(), found.size(), ids, capacity, n_ids, 0, "ids");

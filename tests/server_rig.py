@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from test_cli import DEMO, QWEN36, REPO, with_template
+from test_cli import DEMO, ELEMENTS, REPO, with_template
 
 SERVER = os.environ.get("AUSPEX_SERVER") or os.path.join(REPO, "build", "auspex-server")
 
@@ -135,7 +135,7 @@ class Server:
 def tool_model():
     """The path of the demo model with a template that can show tools and thinking."""
     f = tempfile.NamedTemporaryFile(suffix=".gguf", delete=False)
-    f.write(with_template(QWEN36))
+    f.write(with_template(ELEMENTS))
     f.close()
     return f.name
 

@@ -12,7 +12,7 @@ import unittest
 
 from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
-from test_cli import QWEN36, with_template
+from test_cli import ELEMENTS, with_template
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.environ.get("AUSPEX_LIBRARY") or os.path.join(REPO, "build", "libauspex.so")
@@ -255,7 +255,7 @@ class Python(unittest.TestCase):
 
     def test_thinking_is_free_of_the_grammar_and_closed_after_its_budget(self):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
-            f.write(with_template(QWEN36))
+            f.write(with_template(ELEMENTS))
             f.flush()
             client = Client(f.name)
             self.addCleanup(client.close)

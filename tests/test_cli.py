@@ -18,6 +18,9 @@ REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("AUSPEX_BINARY") or os.path.join(REPO, "build", "auspex")
 DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
 HAS_BENCH = os.path.exists(os.path.join(os.path.dirname(BINARY), "auspex-bench"))  # see AUSPEX_BENCH in CMakeLists.txt
+sys.path.insert(0, os.path.join(REPO, "tools"))
+from gguf_template import head_with  # noqa: E402
+
 LOG = ("2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n"
        "2026-03-14 08:15 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n")
 
@@ -109,21 +112,19 @@ def replace_once(data, old, new):
     data[at:at + len(old)] = new
 
 
-# A template that is rendered as Qwen3.6's.
-QWEN36 = ("last_query_index <function=example_function_name> preserve_thinking "
-          "args_value | string if args_value is string else args_value | tojson")
+# A template with tools and thinking.
+with open(os.path.join(REPO, "tests", "data", "elements.jinja")) as template_file:
+    ELEMENTS = template_file.read()
+# The same for a model that thinks only if it is asked to.
+CLOSED = ELEMENTS.replace("enable_thinking is defined and enable_thinking is false",
+                          "enable_thinking is not defined or enable_thinking is false")
+assert CLOSED != ELEMENTS
 
 
 def with_template(text):
     """The demo model with another chat template."""
     with open(DEMO, "rb") as f:
-        data = f.read()
-    key = gguf_string("tokenizer.chat_template") + struct.pack("<I", 8)
-    at = data.index(key) + len(key)
-    n = struct.unpack_from("<Q", data, at)[0]
-    room = n - len(text.encode())
-    assert room >= 0, "the text is longer than the demo's template"
-    return data[:at + 8] + text.encode() + b" " * room + data[at + 8 + n:]
+        return head_with(f, text.encode()) + f.read()
 
 
 # ------------------------------------------------------------------------------------------ tests
@@ -449,13 +450,15 @@ class Render(BaseCli):
         out = self.done("render", "--messages", self.file("m.json", json.dumps(request))).decode()
         self.assertTrue(out.endswith("there<|im_end|>\n"), out)
 
-    def test_a_template_that_is_not_known_exactly_says_so(self):
+    def test_any_template_is_run_and_one_that_cannot_be_says_so(self):
         messages = self.file("m.json", json.dumps(self.MESSAGES))
         odd = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
-        for jinja, words in ((odd, b"not known"), (QWEN36, b"a variant of Qwen3.6's")):
-            r = auspex("render", "--messages", messages, "--template", self.file("odd.jinja", jinja))
-            self.assertEqual((r.returncode, r.stdout[:19]), (0, b"<|im_start|>system\n"), r.stderr)
-            self.assertIn(b"auspex: note: the chat template is " + words, r.stderr)
+        r = auspex("render", "--messages", messages, "--template", self.file("odd.jinja", odd))
+        self.assertEqual((r.returncode, r.stdout[:9], r.stderr), (0, b"[system] ", b""))
+        r = auspex("render", "--messages", messages, "--template", self.file("odd.jinja", odd + "{{ 1 | nope }}"))
+        self.assertEqual((r.returncode, r.stdout[:19]), (0, b"<|im_start|>system\n"), r.stderr)
+        self.assertIn(b"auspex: note: the chat template cannot be run (the chat template, line 1: there is no filter 'nope'); "
+                      b"plain ChatML is used", r.stderr)
 
     def test_no_model_is_needed_where_a_template_is_given(self):
         template = self.file("odd.jinja", "{{ messages }}")
@@ -619,7 +622,7 @@ class Chat(BaseCli):
         self.assertIn(b"/edit N TEXT", r.stderr)
 
     def test_a_template_that_changes_earlier_turns_is_reported_once_with_the_switch_that_avoids_it(self):
-        path = self.file("thinks.gguf", with_template(QWEN36))
+        path = self.file("thinks.gguf", with_template(ELEMENTS))
         said = "Hello\n" + self.DOUBLE + self.SQUARE
         for arguments, words in (((), "--preserve-thinking keeps"), (("--no-think",), "--preserve-thinking keeps"),
                                  (("--preserve-thinking", "--no-think"), None)):

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from test_cli import BINARY, QWEN36, BaseCli, auspex, with_template
+from test_cli import BINARY, ELEMENTS, BaseCli, auspex, with_template
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"
@@ -35,7 +35,7 @@ class Turns(BaseCli):
         self.assertEqual(parts, answers)
 
     def test_answers_that_differ_in_their_tool_calls_alone_stay_as_branches(self):
-        model = self.file("tools.gguf", with_template(QWEN36))
+        model = self.file("tools.gguf", with_template(ELEMENTS))
         tools = self.file("tools.json", json.dumps([TOOL]))
         answers, text = self.chat("Weather?\n/retry\n/branches 1\n", "-m", model, "--tools", tools, "--tool-choice",
                                   "required", "--no-think", "--temp", 3, "--stop", "</tool_call>\n", "-n", 80)

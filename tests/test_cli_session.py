@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from test_cli import BINARY, LOG, QWEN36, BaseCli, auspex, with_template
+from test_cli import BINARY, CLOSED, LOG, BaseCli, auspex, with_template
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"
@@ -137,8 +137,7 @@ class ChatSession(BaseSession):
         self.assertNotIn("another program", r.stderr.decode())
 
     def test_thinking_is_as_the_template_says_until_the_user_does_and_that_is_saved(self):
-        closed = QWEN36 + "{% if enable_thinking is defined and enable_thinking is true %}"
-        model = self.file("closed.gguf", with_template(closed))
+        model = self.file("closed.gguf", with_template(CLOSED))
         n_prompt = []
         for options in ((), ("--no-think",), ("--think",), ()):
             n_prompt.append(self.chat("/reset\nHi\n", "-m", model, *options)[0]["prompt_tokens"])

@@ -14,7 +14,7 @@ import unittest
 from npm_packages import install
 from narrow_model import narrow_model
 from server_rig import Server, call, script_file
-from test_cli import QWEN36
+from test_cli import ELEMENTS
 
 N_ROUND = 5
 TASK = "Count the rounds."
@@ -41,7 +41,7 @@ def rounds(tool, name, **more):
 class Agents(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = narrow_model(QWEN36)
+        cls.model = narrow_model(ELEMENTS)
         cls.addClassCleanup(os.remove, cls.model)
         installer = concurrent.futures.ThreadPoolExecutor(1)  # installs the next packages while an agent runs
         cls.addClassCleanup(installer.shutdown, cancel_futures=True)

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from server_rig import SERVER, BaseServer, Server, parse_events
-from test_cli import BINARY, DEMO, QWEN36, REPO, with_template
+from test_cli import BINARY, CLOSED, DEMO, ELEMENTS, REPO, with_template
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
@@ -71,11 +71,10 @@ class Information(BaseServer):
         self.assertTrue(prompt.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"), prompt)
 
     def test_without_a_word_about_thinking_the_template_decides_or_the_option(self):
-        template = QWEN36 + "{% if enable_thinking is defined and enable_thinking is true %}"
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "closed.gguf")
             with open(path, "wb") as f:
-                f.write(with_template(template))
+                f.write(with_template(CLOSED))
             for options, end in (((), "\n</think>\n\n"), (("--think",), "assistant\n<think>\n")):
                 server = Server(*options, model=path)
                 prompt = self.ok(server.post("/apply-template", HELLO))["prompt"]
@@ -317,11 +316,11 @@ class Template(BaseServer):
         with tempfile.TemporaryDirectory() as folder:
             model, template = os.path.join(folder, "other.gguf"), os.path.join(folder, "template")
             with open(template, "w") as f:
-                f.write(QWEN36)
+                f.write(ELEMENTS)
             subprocess.run([*tool, DEMO, model, template], check=True, timeout=60)
             other = Server("--ctx", 2048, "--temp", 0, model=model)
             try:
-                self.assertEqual(other.get("/props").json["chat_template"], QWEN36)
+                self.assertEqual(other.get("/props").json["chat_template"], ELEMENTS)
                 text = {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 20}
                 self.assertEqual(other.post("/v1/completions", text).json["choices"],
                                  self.ok(self.server.post("/v1/completions", text))["choices"])

@@ -73,6 +73,17 @@ def split(file):
     return n_tensor, entries, file.read(end - start), alignment
 
 
+def head_with(file, template):
+    """Everything before the tensors' data, with this template; the file then stands at that data."""
+    n_tensor, entries, tensors, alignment = split(file)
+    data = -(-file.tell() // alignment) * alignment
+    entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
+    entries = [e for k, e in entries if k != KEY] + [entry]
+    head = b"GGUF" + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
+    file.seek(data)
+    return head + b"\0" * (-len(head) % alignment)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
@@ -82,14 +93,9 @@ def main():
     with open(o.template, "rb") as f:
         template = f.read()
     with open(o.model, "rb") as f:
-        n_tensor, entries, tensors, alignment = split(f)
-        data = -(-f.tell() // alignment) * alignment
-        entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
-        entries = [e for k, e in entries if k != KEY] + [entry]
-        head = b"GGUF" + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
-        f.seek(data)
+        head = head_with(f, template)
         with open(o.out, "wb") as out:
-            out.write(head + b"\0" * (-len(head) % alignment))
+            out.write(head)
             shutil.copyfileobj(f, out, 16 << 20)
 
 

@@ -86,7 +86,7 @@ class Input {
             static const char* const kTypes[] = {"text", "image", "video"};
             const char* type = kTypes[static_cast<size_t>(part.kind)];
             Members members;
-            members.add("type", heap_.input(type));
+            members.add("type", heap_.string(Marked(type, true)));
             if (part.kind == ContentPart::Kind::text) members.add("text", heap_.input(part.text));
             parts.push_back(members.map(heap_));
         }
