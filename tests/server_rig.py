@@ -13,7 +13,8 @@ import tempfile
 import time
 import unittest
 
-from test_cli import DEMO, ELEMENTS, REPO, with_template
+from chat_templates import ELEMENTS, with_template
+from test_cli import DEMO, REPO
 
 SERVER = os.environ.get("AUSPEX_SERVER") or os.path.join(REPO, "build", "auspex-server")
 

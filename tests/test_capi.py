@@ -12,7 +12,7 @@ import unittest
 
 from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
-from test_cli import ELEMENTS, with_template
+from chat_templates import ELEMENTS, with_template
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.environ.get("AUSPEX_LIBRARY") or os.path.join(REPO, "build", "libauspex.so")

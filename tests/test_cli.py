@@ -14,13 +14,12 @@ import tempfile
 import time
 import unittest
 
+from chat_templates import ELEMENTS, with_template
+
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("AUSPEX_BINARY") or os.path.join(REPO, "build", "auspex")
 DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
 HAS_BENCH = os.path.exists(os.path.join(os.path.dirname(BINARY), "auspex-bench"))  # see AUSPEX_BENCH in CMakeLists.txt
-sys.path.insert(0, os.path.join(REPO, "tools"))
-from gguf_template import head_with  # noqa: E402
-
 LOG = ("2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n"
        "2026-03-14 08:15 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n")
 
@@ -110,21 +109,6 @@ def replace_once(data, old, new):
     assert len(old) == len(new) and data.count(old) >= 1, old
     at = data.index(old)
     data[at:at + len(old)] = new
-
-
-# A template with tools and thinking.
-with open(os.path.join(REPO, "tests", "data", "elements.jinja")) as template_file:
-    ELEMENTS = template_file.read()
-# The same for a model that thinks only if it is asked to.
-CLOSED = ELEMENTS.replace("enable_thinking is defined and enable_thinking is false",
-                          "enable_thinking is not defined or enable_thinking is false")
-assert CLOSED != ELEMENTS
-
-
-def with_template(text):
-    """The demo model with another chat template."""
-    with open(DEMO, "rb") as f:
-        return head_with(f, text.encode()) + f.read()
 
 
 # ------------------------------------------------------------------------------------------ tests
@@ -457,8 +441,8 @@ class Render(BaseCli):
         self.assertEqual((r.returncode, r.stdout[:9], r.stderr), (0, b"[system] ", b""))
         r = auspex("render", "--messages", messages, "--template", self.file("odd.jinja", odd + "{{ 1 | nope }}"))
         self.assertEqual((r.returncode, r.stdout[:19]), (0, b"<|im_start|>system\n"), r.stderr)
-        self.assertIn(b"auspex: note: the chat template cannot be run (the chat template, line 1: there is no filter 'nope'); "
-                      b"plain ChatML is used", r.stderr)
+        self.assertIn(b"auspex: note: the chat template cannot be run (the chat template, line 1: there is no filter "
+                      b"'nope'); plain ChatML is used", r.stderr)
 
     def test_no_model_is_needed_where_a_template_is_given(self):
         template = self.file("odd.jinja", "{{ messages }}")

@@ -7,7 +7,8 @@ import subprocess
 import time
 import unittest
 
-from test_cli import BINARY, ELEMENTS, BaseCli, auspex, with_template
+from chat_templates import ELEMENTS, with_template
+from test_cli import BINARY, BaseCli, auspex
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import unittest
 
-from test_cli import BINARY, CLOSED, LOG, BaseCli, auspex, with_template
+from chat_templates import CLOSED, with_template
+from test_cli import BINARY, LOG, BaseCli, auspex
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"

@@ -14,7 +14,7 @@ import unittest
 from npm_packages import install
 from narrow_model import narrow_model
 from server_rig import Server, call, script_file
-from test_cli import ELEMENTS
+from chat_templates import ELEMENTS
 
 N_ROUND = 5
 TASK = "Count the rounds."

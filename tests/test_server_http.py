@@ -10,7 +10,8 @@ import time
 import unittest
 
 from server_rig import SERVER, BaseServer, Server, parse_events
-from test_cli import BINARY, CLOSED, DEMO, ELEMENTS, REPO, with_template
+from chat_templates import CLOSED, ELEMENTS, with_template
+from test_cli import BINARY, DEMO, REPO
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
