@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <bitset>
+
 using namespace auspex;
 using namespace auspex::detail;
 
@@ -102,33 +104,54 @@ std::shared_ptr<const VocabTrie> make_vocab(bool controls) {
     return VocabTrie::build(pieces);
 }
 
+/// Sets of tokens, as bits of the words that a mask has: single bytes, longer pieces, and what closes something.
+struct Kinds {
+    std::vector<uint32_t> bytes, pieces, closing;
+
+    explicit Kinds(const VocabTrie& vocab) {
+        for (std::vector<uint32_t>* set : {&bytes, &pieces, &closing}) set->resize(vocab.n_word());
+        for (size_t t = 0; t < vocab.n_vocab(); ++t) {
+            const uint32_t bit = 1u << (t % 32);
+            (t < 256 ? bytes : pieces)[t / 32] |= bit;
+            const std::string& p = vocab.piece(static_cast<Token>(t)).bytes;
+            if (p.size() == 1 ? p == "\"" || p == "}" || p == "]" || p == "<" : p[0] == '<' || p == "\n</parameter>\n")
+                closing[t / 32] |= bit;
+        }
+    }
+};
+uint32_t n_bit(uint32_t word) { return static_cast<uint32_t>(std::bitset<32>(word).count()); }
+uint32_t n_common(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < a.size(); ++i) n += n_bit(a[i] & b[i]);
+    return n;
+}
+Token nth_common(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b, uint32_t n) {
+    for (size_t i = 0; i < a.size(); ++i)
+        for (uint32_t word = a[i] & b[i]; word != 0; word &= word - 1)
+            if (n-- == 0) return static_cast<Token>(32 * i + n_bit(~word & (word - 1)));
+    return -1;
+}
+
 /// A reply by a random walk over masks. After some tokens it prefers those that close something.
-bool sample(Matcher& m, const VocabTrie& vocab, test::Random& random, std::string& text) {
+bool sample(Matcher& m, const VocabTrie& vocab, const Kinds& kinds, test::Random& random, std::string& text) {
     m.rollback(m.n_step());
     text.clear();
     std::vector<uint32_t> bits(m.n_word());
     for (int step = 0; step < 600; ++step) {
         m.mask(Span<uint32_t>(bits));
-        std::vector<Token> bytes, pieces, closing;
-        for (size_t t = 0; t < vocab.n_vocab(); ++t) {
-            if ((bits[t / 32] >> (t % 32) & 1) == 0) continue;
-            const Token id = static_cast<Token>(t);
-            (t < 256 ? bytes : pieces).push_back(id);
-            const std::string& p = vocab.piece(id).bytes;
-            if (p.size() == 1 ? p == "\"" || p == "}" || p == "]" || p == "<" : p[0] == '<' || p == "\n</parameter>\n")
-                closing.push_back(id);
-        }
-        if (bytes.empty() && pieces.empty()) FAIL("a dead end after " << text);
+        const uint32_t n_byte = n_common(bits, kinds.bytes), n_piece = n_common(bits, kinds.pieces),
+                       n_closing = n_common(bits, kinds.closing);
+        if (n_byte + n_piece == 0) FAIL("a dead end after " << text);
         // Text and thinking would rarely end by themselves.
         const char* tag = random.below(2) == 0 ? "</think>" : "<tool_call>";
         if (random.below(step < 60 ? 24 : 6) == 0 && m.accept(std::string_view(tag))) {
             text += tag;
             continue;
         }
-        const bool close = !closing.empty() && random.below(step < 60 ? 6 : 2) == 0;
-        const bool piece = bytes.empty() || (!pieces.empty() && random.below(4) > 0);
-        const std::vector<Token>& from = close ? closing : piece ? pieces : bytes;
-        const Token token = from[random.below(static_cast<uint32_t>(from.size()))];
+        const bool close = n_closing > 0 && random.below(step < 60 ? 6 : 2) == 0;
+        const bool piece = n_byte == 0 || (n_piece > 0 && random.below(4) > 0);
+        const std::vector<uint32_t>& from = close ? kinds.closing : piece ? kinds.pieces : kinds.bytes;
+        const Token token = nth_common(bits, from, random.below(close ? n_closing : piece ? n_piece : n_byte));
         if (!m.accept(token)) FAIL("a token of the mask is refused after " << text);
         if (m.is_finished()) return true;
         text += vocab.piece(token).bytes;
@@ -143,6 +166,7 @@ struct Calls {
 Calls check_samples(const std::vector<std::string>& tools, const ToolOptions& options, bool controls, size_t n) {
     const RulesPtr rules = compile(tools, options);
     const std::shared_ptr<const VocabTrie> vocab = make_vocab(controls);
+    const Kinds kinds(*vocab);
     std::unique_ptr<Matcher> m;
     const Status status = Matcher::create(rules, vocab).get(m);
     REQUIRE_MESSAGE(status.ok(), status.message());
@@ -163,7 +187,7 @@ Calls check_samples(const std::vector<std::string>& tools, const ToolOptions& op
     Calls out;
     std::string text;
     for (size_t tries = 0; out.n_text < n && tries < 8 * n; ++tries) {
-        if (!sample(*m, *vocab, random, text)) continue;
+        if (!sample(*m, *vocab, kinds, random, text)) continue;
         ++out.n_text;
         const Result<ChatReply> reply = parse_reply(text, options.inside_thinking, tools);
         REQUIRE(reply.ok());
