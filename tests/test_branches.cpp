@@ -100,7 +100,7 @@ void check_scratch(const Model& model) {
 }
 
 /// Measures other texts between the turns of a conversation: whole, cancelled, and where the rows had to be parked.
-void check_measuring(const Model& model, Draft source) {
+void check_measuring(const Model& model, Draft source, size_t n_more = 20) {
     SessionOptions o = options_of(source, kDefaultCheckpoints);
     int n_left = -1;  // steps until the session is cancelled
     o.progress = [&](const char*, float) { return n_left < 0 || n_left-- != 0; };
@@ -109,12 +109,12 @@ void check_measuring(const Model& model, Draft source) {
     const std::vector<Token> prompt = tiny_ids(300, 31);
     const std::vector<Mark> marks{{290, false}};
     sync(scratch, prompt);
-    const std::vector<Token> want = first(more(scratch, 20), 20);
+    const std::vector<Token> want = first(more(scratch, n_more), n_more);
     std::vector<float> rows;
     const auto keep = [&](size_t, Span<const float> row) { rows.insert(rows.end(), row.begin(), row.end()); };
     const auto check_text = [&](size_t n_computed) {
         CHECK(sync(session, prompt, marks).rows_computed == n_computed);
-        CHECK(first(more(session, 20), 20) == want);
+        CHECK(first(more(session, n_more), n_more) == want);
     };
     check_text(300);
     for (const size_t n : {size_t{20}, size_t{330}}) {
@@ -133,9 +133,9 @@ void check_measuring(const Model& model, Draft source) {
         REQUIRE(fork.ok());
         sync(scratch, tiny_ids(5, 35));
         sync(scratch, other);
-        const std::vector<Token> after = first(more(scratch, 20), 20);
-        CHECK(first(more(loaded, 20), 20) == after);
-        CHECK(first(more(fork.value(), 20), 20) == after);
+        const std::vector<Token> after = first(more(scratch, n_more), n_more);
+        CHECK(first(more(loaded, n_more), n_more) == after);
+        CHECK(first(more(fork.value(), n_more), n_more) == after);
         check_text(10);
         n_left = 2;
         CHECK(session.score(other, keep).code == Code::cancelled);
@@ -152,7 +152,7 @@ void check_measuring(const Model& model, Draft source) {
         CHECK(history(session) == other);
         check_text(10);
         REQUIRE(session.score(other, keep).ok());  // goes on as a prompt does
-        CHECK(first(more(session, 20), 20) == after);
+        CHECK(first(more(session, n_more), n_more) == after);
         rows.clear();
     }
     const Result<std::vector<KernelTime>> times = session.profile(4, 250);
@@ -251,7 +251,7 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     check_agent(model, Draft::mtp, deep() ? 8 : 3);
     check_switching(model, Draft::off, deep() ? 100 : 6);
     check_scratch(model);
-    check_measuring(model, Draft::mtp);
+    check_measuring(model, Draft::mtp, deep() ? 20 : 6);
     check_scored_bits(model);
 }
 
