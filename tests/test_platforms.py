@@ -27,6 +27,8 @@ TEXT = b" status=nominal temp=62C vibration=0.2 note: belt inspected, no further
 def run(command, **environment):
     if "VK_ICD_FILENAMES" in environment:  # the name that newer loaders prefer
         environment["VK_DRIVER_FILES"] = environment["VK_ICD_FILENAMES"]
+    if "LP_NATIVE_VECTOR_WIDTH" in environment:  # Mesa's cache would give code for whatever width came first
+        environment["MESA_SHADER_CACHE_DISABLE"] = "true"
     return subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           timeout=600, check=False)
 
