@@ -837,7 +837,8 @@ constexpr uint32_t kMaxDraft = 8;
 struct DraftOptions {
     Draft source = Draft::off;
     /// Tokens drafted in each pass, 0..kMaxDraft. -1: chosen before each pass from measurements, so that drafting is
-    /// never more than 2 % slower than plain decoding; see Session::draft_report().
+    /// never more than 2 % slower than plain decoding, but for a dozen steps in a session's life while it learns; see
+    /// Session::draft_report().
     int depth = -1;
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
     float min_probability = 0;  ///< stop drafting where the MTP block gives its choice less than this: 0..1
