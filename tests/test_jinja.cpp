@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <ctime>
+
 using auspex::ChatPrompt;
 using auspex::ChatRequest;
 using auspex::ChatStyle;
@@ -154,6 +156,15 @@ const char* const kPrinted[][2] = {
      "2user 1bot 0user "},
     {"{% for x in 'abc' %}{{ x }}{% endfor %}{% for k in m %}{{ k }}{% endfor %}\n", "abcba"},
     {"{{ msgs[0]['role'] }}{{ msgs[-1].content }}{{ msgs[9] }}|{{ msgs[2].k is defined }}\n", "userok|False"},
+    {"{% set d = {'items': 1, 'k': 2} %}{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %} {{ d['items'] }} {{ "
+     "d.items is "
+     "defined }} {{ d.get('items') }} {{ d.keys() | list }}\n",
+     "items1k2 1 True 1 ['items', 'k']"},
+    {"{{ [missing, {'a': missing}] }} {{ 'a1' is lower }} {{ '12' is lower }} {{ 'A1' is upper }} {{ '12' is upper "
+     "}}\n",
+     "[Undefined, {'a': Undefined}] True False True False"},
+    {"{% raw %}\n  x{% endraw %}\ny\n", "\n  xy"},
+    {"{% for a in 'ab' %}{% for b in 'c' %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}{% endfor %}\n", "1010"},
     {"{{ 100000 * 100000 }} {{ 0.1 + 0.2 }} {{ 1e20 }} {{ 1e-7 }} {{ 10 / 5 }} {{ 3.0 | string }}\n",
      "10000000000 0.30000000000000004 1e+20 1e-07 2.0 3.0"},
 };
@@ -246,6 +257,12 @@ TEST_CASE("errors of a template name the line and what was expected") {
         {"{% set a, b = l %}", "bad_argument: the chat template, line 1: expected 2 values, found 3"},
         {"{{ l | tojson(sort_keys=true) }}",
          "bad_argument: the chat template, line 1: tojson with sort_keys is not supported"},
+        {"{% macro f(a) %}{% endmacro %}{{ f(b=1) }}",
+         "bad_argument: the chat template, line 1: the macro 'f' has no argument 'b'"},
+        {"{% set f = m.items %}{{ f() }}",
+         "bad_argument: the chat template, line 1: a method of a map can only be called by its name"},
+        {"{{ strftime_now('%H') }}",
+         "bad_argument: the chat template, line 1: strftime_now: expected %Y, %m, %d, %B and %b, found '%H'"},
         {"{{ raise_exception('No.') }}", "bad_argument: No."},
         {"{{ s | nope }}", "unsupported: the chat template, line 1: there is no filter 'nope'"},
         {"{{ s is nope }}", "unsupported: the chat template, line 1: there is no test 'nope'"},
@@ -283,6 +300,25 @@ TEST_CASE("a template cannot take all time, memory or stack") {
     CHECK(
         printed(doubled + "{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson | length }}").find("too large") !=
         std::string::npos);
+}
+
+TEST_CASE("a template may ask for the day") {
+    const auto today = [] {
+        int64_t n_day = static_cast<int64_t>(std::time(nullptr)) / 86400;
+        int year = 1970, month = 0;
+        const auto leap = [&] { return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0; };
+        for (; n_day >= (leap() ? 366 : 365); ++year) n_day -= leap() ? 366 : 365;
+        const int lengths[] = {31, leap() ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+        for (; n_day >= lengths[month]; ++month) n_day -= lengths[month];
+        const std::string number = std::to_string(month + 1), day = std::to_string(n_day + 1);
+        return std::to_string(year) + (number.size() < 2 ? "-0" : "-") + number + (day.size() < 2 ? "-0" : "-") + day;
+    };
+    const std::string before = today(), shown = printed("{{ strftime_now('%Y-%m-%d') }}");
+    CHECK((shown == before || shown == today()));
+    const std::string words = printed("{{ strftime_now('%d %B %Y, %b 100%') }}");
+    CHECK(words.substr(0, 3) == shown.substr(8) + " ");
+    CHECK(words.find(" " + shown.substr(0, 4) + ", ") != std::string::npos);
+    CHECK(words.substr(words.size() - 9) == " " + words.substr(3, 3) + " 100%");
 }
 
 TEST_CASE("only what a template wrote may be control tokens") {

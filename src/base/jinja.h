@@ -6,7 +6,8 @@
 // Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
 //
 // Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
-// trim_blocks, lstrip_blocks, break and continue, {% generation %}, and tojson that writes as Python's json.dumps.
+// trim_blocks, lstrip_blocks, break and continue, {% generation %}, tojson that writes as Python's json.dumps, and
+// strftime_now, which knows the day alone and in UTC (%Y %m %d %B %b).
 // Left out: inheritance, include, import, call, filter, with and autoescape blocks, recursive loops, string formatting,
 // powers. Letters change case in ASCII alone.
 #pragma once
@@ -76,7 +77,14 @@ enum class Test : uint8_t {
     undefined,
     upper
 };
-enum class Function : uint8_t { dict, namespace_, raise_exception, range };
+enum class Function : uint8_t {
+    dict,
+    method,  ///< of a map, not called
+    namespace_,
+    raise_exception,
+    range,
+    strftime_now
+};
 
 /// A filter, test or function by the name that templates use, aliases included; false: there is none.
 bool find_filter(std::string_view name, Filter* to);

@@ -1,6 +1,6 @@
 #include "jinja_run.h"
 
-#include <cmath>
+#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -20,7 +20,7 @@ Value Run::call(const Node& n) {
     Value of, what;
     if (callee.op == Op::member) {
         of = expression(callee.a);
-        what = member(of, callee.text, program_.nodes[callee.a]);
+        if (!is_method(of, callee.text)) what = member(of, callee.text, program_.nodes[callee.a]);
     } else {
         what = expression(n.a);
     }
@@ -44,6 +44,9 @@ Value Run::macro(uint32_t id, const Arguments& args) {
     }
     if (args.items.size() > n.names.size())
         wrong("the macro ", quote(n.text), " was given ", args.items.size(), " arguments, it takes ", n.names.size());
+    for (size_t i = 0; i < args.items.size(); ++i)
+        if (args.is_named(i) && std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end())
+            wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
     Marked text;
     if (!failed()) text = captured(n.a);
     scopes_.pop_back();
@@ -57,6 +60,8 @@ Value Run::function(Function f, const Arguments& args) {
                 fail(Code::bad_argument, text_argument(args, 0, "message", "the template refuses the request").text);
             return Value();
         case Function::range: return range(args);
+        case Function::strftime_now: return today(text_argument(args, 0, "format").text);
+        case Function::method: return wrong("a method of a map can only be called by its name");
         case Function::dict:
         case Function::namespace_: break;
     }
@@ -94,6 +99,36 @@ Value Run::range(const Arguments& args) {
     return heap.list(std::move(items));
 }
 
+/// The day as Python's strftime writes it.
+Value Run::today(const std::string& format) {
+    const auto since = std::chrono::system_clock::now().time_since_epoch();
+    // Civil from days, in years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
+    const int64_t day = std::chrono::duration_cast<std::chrono::hours>(since).count() / 24 + 719468;
+    const int64_t era = day / 146097, of_era = day % 146097;
+    const int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    const int64_t of_year = of_era - (365 * year + year / 4 - year / 100), m = (5 * of_year + 2) / 153;
+    const int64_t month = m < 10 ? m + 3 : m - 9, of_month = of_year - (153 * m + 2) / 5 + 1;
+    static const char* const kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
+                                          "July",    "August",   "September", "October", "November", "December"};
+    const char* const name = kMonths[month - 1];
+    const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+    std::string text;
+    for (size_t i = 0; i < format.size(); ++i) {
+        const char c = format[i] == '%' && i + 1 < format.size() ? format[++i] : '\0';
+        if (c == '\0')
+            text += format[i];
+        else if (c == 'Y')
+            text += std::to_string(era * 400 + year + (month <= 2 ? 1 : 0));
+        else if (c == 'm' || c == 'd')
+            text += two(c == 'm' ? month : of_month);
+        else if (c == 'B' || c == 'b')
+            text += std::string_view(name).substr(0, c == 'B' ? 9 : 3);
+        else
+            return wrong("strftime_now: expected %Y, %m, %d, %B and %b, found ", quote(format));
+    }
+    return heap.string(Marked(text, true));
+}
+
 bool Run::test(Test which, const Value& v, const Value& argument) {
     const auto is = [&v](Value::Kind kind) { return v.is(kind); };
     switch (which) {
@@ -112,10 +147,15 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         case Test::sequence:
             return is(Value::Kind::list) || is(Value::Kind::map) || is(Value::Kind::string) ||
                    is(Value::Kind::undefined);
-        case Test::lower: return in_case(text_of(v), Case::lower).text == text_of(v).text;
-        case Test::upper: return in_case(text_of(v), Case::upper).text == text_of(v).text;
-        case Test::equal: return equal(v, argument);
-        case Test::not_equal: return !equal(v, argument);
+        case Test::lower:
+        case Test::upper: {
+            const Marked text = text_of(v);
+            const bool same_low = in_case(text, Case::lower).text == text.text;
+            const bool same_up = in_case(text, Case::upper).text == text.text;
+            return same_low != same_up && same_low == (which == Test::lower);
+        }
+        case Test::equal: return same(v, argument);
+        case Test::not_equal: return !same(v, argument);
         case Test::less: return less(v, argument);
         case Test::greater: return less(argument, v);
         case Test::less_equal: return !less(argument, v);
@@ -131,6 +171,10 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         return false;
     }
     return (by == -1 || v.integer % by == 0) != (which == Test::odd);
+}
+
+bool Run::is_method(const Value& of, std::string_view name) {
+    return of.is(Value::Kind::map) && (name == "items" || name == "get" || name == "keys" || name == "values");
 }
 
 Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
@@ -177,7 +221,9 @@ Value Run::string_method(const Value& of, const std::string& name, const Argumen
     if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
     if (name == "replace") return replaced(text, args);
     if (name == "find") {
-        const size_t at = text.text.find(text_argument(args, 0, "sub").text);
+        const std::string part = text_argument(args, 0, "sub").text;
+        if (!step_search(text.text, part)) return Value();
+        const size_t at = text.text.find(part);
         if (at == std::string::npos) return Heap::integer(-1);
         return Heap::integer(static_cast<int64_t>(character_starts(std::string_view(text.text).substr(0, at)).size()) -
                              1);
@@ -192,7 +238,7 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
     const bool spaces = args.find(0, "sep") == nullptr || args.find(0, "sep")->is(Value::Kind::none);
     const std::string separator = text_argument(args, 0, "sep").text;
     const int64_t max = integer_argument(args, 1, "maxsplit", -1);
-    if (failed()) return Value();
+    if (!step_search(text.text, separator)) return Value();
     if (!spaces && separator.empty()) return wrong("split: the separator is empty");
     std::vector<std::pair<size_t, size_t>> cuts;  // of the separators
     const std::string& s = text.text;

@@ -174,7 +174,8 @@ Value Run::json(const Value& v, const Arguments& args) {
         form.key = text_of(separators->items()[1]).text;
     }
     std::string text;
-    if (Status s = to_json(v, form, &text); !s.ok()) return wrong(s.text);
+    if (Status s = to_json(v, form, &text, heap.max_bytes); !s.ok()) return wrong(s.text);
+    step(text.size() / 16);
     return heap.input(text);
 }
 
@@ -246,7 +247,7 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
     for (size_t i = 0; i < items.size() && !failed(); ++i) {
         if (i > 0) text.add(between);
         text.add(text_of(attribute(items[i], name)));
-        if (text.text.size() > kMaxHeapBytes) wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(text)) return Value();
     }
     return failed() ? Value() : heap.string(std::move(text));
 }
@@ -272,7 +273,7 @@ Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
 Value Run::replaced(const Marked& text, const Arguments& args) {
     const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
     int64_t n_left = integer_argument(args, 2, "count", -1);
-    if (failed()) return Value();
+    if (!step_search(text.text, old.text)) return Value();
     if (old.text.empty()) return wrong("replace: expected a text to replace, found an empty one");
     Marked out;
     size_t from = 0;
@@ -281,7 +282,7 @@ Value Run::replaced(const Marked& text, const Arguments& args) {
         out.add(text.cut(from, at));
         out.add(by);
         from = at + old.text.size();
-        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(out)) return Value();
     }
     out.add(text.cut(from, text.text.size()));
     return heap.string(std::move(out));
@@ -301,7 +302,7 @@ Value Run::indented(const Marked& text, const Arguments& args) {
         if (from == 0 ? first : blank || end > from) out.add(space, true);
         out.add(text.cut(from, end));
         from = end + 1;
-        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(out)) return Value();
     }
     return heap.string(std::move(out));
 }

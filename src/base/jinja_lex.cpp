@@ -124,13 +124,12 @@ class Lexer {
                        plus = block && sign == '+' && is_at(at_ + 1, close);
             if (depth_ == 0 && (minus || plus || is_at(at_, close))) {
                 add(block ? Lexeme::Kind::end_block : Lexeme::Kind::end_print, "");
-                after_tag(at_ + 2 + (minus || plus ? 1 : 0), minus, block && !plus);
-                break;
+                const bool is_raw = block && out_.size() == n_before + 3 && out_[n_before + 1].text == "raw";
+                after_tag(at_ + 2 + (minus || plus ? 1 : 0), minus, block && !plus && !is_raw);
+                return is_raw ? raw(n_before) : Status();
             }
             AUSPEX_TRY(lexeme());
         }
-        if (block && out_.size() == n_before + 3 && out_[n_before + 1].text == "raw") return raw(n_before);
-        return {};
     }
 
     /// What stands between {% raw %} and {% endraw %} is text.

@@ -91,7 +91,8 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
 constexpr Named<Function> kFunctions[] = {{"dict", Function::dict},
                                           {"namespace", Function::namespace_},
                                           {"raise_exception", Function::raise_exception},
-                                          {"range", Function::range}};
+                                          {"range", Function::range},
+                                          {"strftime_now", Function::strftime_now}};
 
 }  // namespace names_impl
 

@@ -82,16 +82,27 @@ Value Run::wrong_parts(const Part* parts, size_t n) {
 
 Marked Run::text_of(const Value& v) {
     Marked text;
-    if (const Status s = to_text(v).get(text); !s.ok()) wrong(s.text);
+    if (const Status s = to_text(v, heap.max_bytes).get(text); !s.ok()) wrong(s.text);
+    if (!v.is(Value::Kind::string)) step(text.text.size() / 16);
     return text;
 }
 
-bool Run::step() {
+bool Run::step(uint64_t n) {
     if (failed()) return false;
-    if (++n_step_ > kMaxSteps) wrong("it takes more than ", kMaxSteps, " steps");
+    n_step_ += n;
+    if (n_step_ > max_steps) wrong("it takes more than ", max_steps, " steps");
     if (depth_ > kMaxRunDepth) wrong("it nests more than ", kMaxRunDepth, " levels deep: does a macro call itself?");
-    if (heap.full() || (out_ != nullptr && out_->text.size() > kMaxHeapBytes))
-        wrong("it needs more than ", kMaxHeapBytes >> 20, " MiB");
+    if (heap.full() || (out_ != nullptr && out_->text.size() > heap.max_bytes))
+        wrong("it needs more than ", heap.max_bytes >> 20, " MiB");
+    return !failed();
+}
+
+bool Run::step_search(const std::string& text, const std::string& part) {
+    return step(text.size() < part.size() ? 0 : uint64_t{text.size()} * part.size() / 4096);
+}
+
+bool Run::fits(const Marked& text) {
+    if (text.text.size() > heap.max_bytes) wrong("a text of more than ", heap.max_bytes >> 20, " MiB");
     return !failed();
 }
 
@@ -161,7 +172,7 @@ void Run::assign(const std::vector<std::string>& names, const Value& value) {
 void Run::set_member(const Node& n) {
     const Value value = expression(n.a);
     const Value space = name(n.text);
-    if (failed()) return;
+    if (!step(space.weight())) return;
     if (!space.is(Value::Kind::name_space)) {
         wrong(quote(n.text), " is ", space.kind_name(), ", expected a namespace");
         return;
@@ -203,7 +214,6 @@ Run::Flow Run::for_statement(const Node& n) {
     heap.charge(count * sizeof(Value));
     Data* const data = heap.make(Value::Kind::loop, &loop);
     data->items = std::move(items);
-    data->depth = ++n_loop_;
     scopes_.emplace_back();
     for (size_t i = 0; i < count && !failed(); ++i) {
         scopes_.back().names.clear();
@@ -213,7 +223,6 @@ Run::Flow Run::for_statement(const Node& n) {
         if (statement(n.b) == Flow::break_) break;
     }
     scopes_.pop_back();
-    --n_loop_;
     return Flow::next;
 }
 
@@ -225,6 +234,7 @@ Value Run::expression(uint32_t id) {
     if (!step()) return Value();
     const uint32_t line = std::exchange(line_, n.line);
     const Value v = evaluate(n);
+    n_step_ += v.weight();
     if (!failed()) line_ = line;
     return v;
 }
@@ -244,7 +254,14 @@ Value Run::evaluate(const Node& n) {
         case Op::name: return name(n.text);
         case Op::list: return heap.list(arguments(n).items);
         case Op::map: return map(n);
-        case Op::member: return member(expression(n.a), n.text, program_.nodes[n.a]);
+        case Op::member: {
+            const Value of = expression(n.a);
+            if (!is_method(of, n.text)) return member(of, n.text, program_.nodes[n.a]);
+            Value method;
+            method.kind = Value::Kind::function;
+            method.integer = static_cast<int64_t>(Function::method);
+            return method;
+        }
         case Op::item: return item(n);
         case Op::slice: return slice(n);
         case Op::call: return call(n);
@@ -277,6 +294,7 @@ Value Run::evaluate(const Node& n) {
 Value Run::name(std::string_view name) {
     for (size_t i = scopes_.size(); i-- > 0;) {
         const auto& names = scopes_[i].names;
+        n_step_ += (names.size() + 15) / 16;
         for (size_t k = names.size(); k-- > 0;)
             if (names[k].first == name) return names[k].second;
         if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
@@ -297,6 +315,7 @@ Value Run::map(const Node& n) {
         const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
         if (failed()) break;
         std::string text = text_of(key).text;
+        if (!step(keys.size() / 16)) break;
         const auto known = std::find(keys.begin(), keys.end(), text);
         if (known != keys.end()) {
             items[static_cast<size_t>(known - keys.begin())] = value;
@@ -325,8 +344,7 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
     if (name == "length") return Heap::integer(count);
     if (name == "revindex") return Heap::integer(count - i);
     if (name == "revindex0") return Heap::integer(count - i - 1);
-    if (name == "depth") return Heap::integer(loop.depth);
-    if (name == "depth0") return Heap::integer(loop.depth - 1);
+    if (name == "depth" || name == "depth0") return Heap::integer(name == "depth" ? 1 : 0);  // none is recursive
     if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
     if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
     return Value();
@@ -398,8 +416,8 @@ Value Run::binary(const Node& n) {
             text.add(text_of(b));
             return heap.string(std::move(text));
         }
-        case Binary::equal: return Heap::boolean(equal(a, b));
-        case Binary::not_equal: return Heap::boolean(!equal(a, b));
+        case Binary::equal: return Heap::boolean(same(a, b));
+        case Binary::not_equal: return Heap::boolean(!same(a, b));
         case Binary::less: return Heap::boolean(less(a, b));
         case Binary::greater: return Heap::boolean(less(b, a));
         case Binary::less_equal: return Heap::boolean(!less(b, a));
@@ -470,13 +488,15 @@ Value Run::integers(Binary op, int64_t a, int64_t b) {
 
 bool Run::contains(const Value& whole, const Value& part) {
     if (whole.is(Value::Kind::string)) {
-        if (part.is(Value::Kind::string)) return whole.text().find(part.text()) != std::string::npos;
+        if (part.is(Value::Kind::string))
+            return step_search(whole.text(), part.text()) && whole.text().find(part.text()) != std::string::npos;
         wrong(part.kind_name(), " in a string, expected a string");
         return false;
     }
     if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
     if (whole.is(Value::Kind::list))
-        return std::any_of(whole.items().begin(), whole.items().end(), [&](const Value& v) { return equal(v, part); });
+        return std::any_of(whole.items().begin(), whole.items().end(),
+                           [&](const Value& v) { return step(0) && same(v, part); });
     if (!whole.is(Value::Kind::undefined)) wrong("'in' ", whole.kind_name(), ", expected a string, a list or a map");
     return false;
 }
@@ -484,7 +504,8 @@ bool Run::contains(const Value& whole, const Value& part) {
 bool Run::less(const Value& a, const Value& b) {
     if (a.is_number() && b.is_number())
         return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
-    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) return a.text() < b.text();
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string))
+        return step(std::min(a.text().size(), b.text().size()) / 256) && a.text() < b.text();
     wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
     return false;
 }

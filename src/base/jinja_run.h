@@ -15,6 +15,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace jinja {
 
+/// One step is one statement or expression, to go through 64 bytes or elements of a value, or to write 16 bytes of one.
 constexpr uint64_t kMaxSteps = 100000000;
 constexpr uint32_t kMaxRunDepth = 400;
 
@@ -41,6 +42,7 @@ class Run {
     Run& operator=(const Run&) = delete;
 
     Heap heap;
+    uint64_t max_steps = kMaxSteps;
     /// A variable of the template.
     void set(std::string_view name, const Value& value);
     /// The text that it prints. Once.
@@ -64,8 +66,13 @@ class Run {
     Value wrong_parts(const Part* parts, size_t n);
     /// to_text(), with its error as that of the run.
     Marked text_of(const Value& v);
-    /// Counts one step; false once the run has failed or went beyond a bound.
-    bool step();
+    /// Counts steps; false once the run has failed or went beyond a bound.
+    bool step(uint64_t n = 1);
+    /// Counts the steps of a search for `part`, which may compare all of it at each place.
+    bool step_search(const std::string& text, const std::string& part);
+    bool same(const Value& a, const Value& b) { return equal(a, b, &n_step_); }
+    /// Fails if a text grew beyond the heap's bound.
+    bool fits(const Marked& text);
 
     Flow statement(uint32_t id);
     Flow for_statement(const Node& n);
@@ -77,6 +84,8 @@ class Run {
     Value expression(uint32_t id);
     Value evaluate(const Node& n);
     Value name(std::string_view name);
+    /// Whether a.name is a method of a map, as it is even where the map has a member of that name.
+    static bool is_method(const Value& of, std::string_view name);
     Value member(const Value& of, std::string_view name, const Node& n);
     Value item(const Node& n);
     Value slice(const Node& n);
@@ -94,6 +103,7 @@ class Run {
     Value macro(uint32_t id, const Arguments& args);
     Value function(Function f, const Arguments& args);
     Value range(const Arguments& args);
+    Value today(const std::string& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
@@ -126,7 +136,6 @@ class Run {
     Status status_;
     uint64_t n_step_ = 0;
     uint32_t depth_ = 0, line_ = 0;
-    int64_t n_loop_ = 0;
 };
 
 /// Without white space, or without the given characters, on the sides asked for.

@@ -2,6 +2,7 @@
 
 #include "unicode.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace auspex {
@@ -54,10 +55,11 @@ std::string quoted(std::string_view text) {
 class Writer {
   public:
     /// form: of JSON; null: as Python shows values.
-    explicit Writer(const JsonForm* form) : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()) {}
+    Writer(const JsonForm* form, size_t max_bytes)
+        : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()), max_bytes_(max_bytes / 2) {}
 
     void value(const Value& v, int depth) {
-        if (depth > kMaxDepth || out.size() > kMaxHeapBytes / 2) {
+        if (depth > kMaxDepth || out.size() > max_bytes_) {
             status = fail(Code::bad_argument, "a value is too large or nests too deep to be written");
             return;
         }
@@ -81,6 +83,8 @@ class Writer {
             status = fail(Code::bad_argument, v.kind_name(), " cannot be written as JSON");
         else if (!v.is(Value::Kind::undefined))
             out += say("<", v.kind_name(), ">");
+        else if (depth > 0)
+            out += "Undefined";
     }
 
     std::string out;
@@ -138,20 +142,27 @@ class Writer {
 
     bool json_;
     JsonForm form_;
+    size_t max_bytes_;
 };
 
-bool equal_within(const Value& a, const Value& b, int depth, uint32_t* n_left) {
+/// Counts what it compares.
+bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, uint64_t max_steps) {
     if (a.is_number() && b.is_number()) {
         if (a.is(Value::Kind::real) || b.is(Value::Kind::real)) return a.number() == b.number();
         return a.integer == b.integer;
     }
     if (a.kind != b.kind) return false;
-    if (a.is(Value::Kind::string)) return a.text() == b.text();
+    if (a.is(Value::Kind::string)) {
+        *n_step += std::min(a.text().size(), b.text().size()) / 256;
+        return a.text() == b.text();
+    }
     if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
     if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
     for (size_t i = 0; i < a.items().size(); ++i) {
+        *n_step += 1 + (a.is_map() ? b.items().size() / 64 : 0);
+        if (*n_step > max_steps) return false;
         const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
-        if (other == nullptr || --*n_left == 0 || !equal_within(a.items()[i], *other, depth + 1, n_left)) return false;
+        if (other == nullptr || !equal_within(a.items()[i], *other, depth + 1, n_step, max_steps)) return false;
     }
     return true;
 }
@@ -180,6 +191,11 @@ bool Value::truth() const {
         case Kind::function: break;
     }
     return true;
+}
+
+uint64_t Value::weight() const {
+    if (data == nullptr || is(Kind::loop)) return 0;
+    return (data->text.text.size() + data->items.size()) / 64;
 }
 
 const Value* Value::find(std::string_view key) const {
@@ -259,21 +275,20 @@ Value Heap::of_json(const Json& json) {
                                       : map(std::vector<std::string>(json.keys()), std::move(items));
 }
 
-bool equal(const Value& a, const Value& b) {
-    uint32_t n_left = 1000000;
-    return value_impl::equal_within(a, b, 0, &n_left);
+bool equal(const Value& a, const Value& b, uint64_t* n_step) {
+    return value_impl::equal_within(a, b, 0, n_step, *n_step + 1000000);
 }
 
-Result<Marked> to_text(const Value& value) {
+Result<Marked> to_text(const Value& value, size_t max_bytes) {
     if (value.is(Value::Kind::string)) return value.marked();
-    value_impl::Writer writer(nullptr);
+    value_impl::Writer writer(nullptr, max_bytes);
     writer.value(value, 0);
     if (!writer.status.ok()) return std::move(writer.status);
     return Marked(writer.out, false);
 }
 
-Status to_json(const Value& value, const JsonForm& form, std::string* to) {
-    value_impl::Writer writer(&form);
+Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t max_bytes) {
+    value_impl::Writer writer(&form, max_bytes);
     writer.value(value, 0);
     *to = std::move(writer.out);
     return std::move(writer.status);

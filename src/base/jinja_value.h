@@ -48,6 +48,8 @@ struct Value {
     const char* kind_name() const;  ///< "a list", for messages
     /// As Python's bool(value).
     bool truth() const;
+    /// How many steps of a run it costs to go through the value, beside one.
+    uint64_t weight() const;
     /// The member of a map, or null.
     const Value* find(std::string_view key) const;
 };
@@ -57,7 +59,6 @@ struct Data {
     std::vector<std::string> keys;  ///< of a map
     std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
     size_t i = 0;                   ///< of a loop: which item
-    int64_t depth = 0;              ///< of a loop: how many are around it
 };
 inline const Marked& Value::marked() const { return data->text; }
 inline const std::vector<Value>& Value::items() const { return data->items; }
@@ -77,20 +78,21 @@ class Heap {
     Value of_json(const Json& json);
     Data* make(Value::Kind kind, Value* to);
     void charge(size_t n) { bytes_ += n; }
-    /// More was made than kMaxHeapBytes.
-    bool full() const { return bytes_ > kMaxHeapBytes; }
+    size_t max_bytes = kMaxHeapBytes;
+    /// More was made than max_bytes.
+    bool full() const { return bytes_ > max_bytes; }
 
   private:
     std::vector<std::unique_ptr<Data>> all_;
     size_t bytes_ = 0;
 };
 
-/// As Python's a == b. Values that are too large or nest too deep to compare are different.
-bool equal(const Value& a, const Value& b);
+/// As Python's a == b. Values that are too large or nest too deep to compare are different. Adds to the steps of a run.
+bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
 ///
 /// errors    bad_argument: a value that is too large or nests too deep.
-Result<Marked> to_text(const Value& value);
+Result<Marked> to_text(const Value& value, size_t max_bytes = kMaxHeapBytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
@@ -98,7 +100,7 @@ struct JsonForm {
     std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
 };
 /// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
-Status to_json(const Value& value, const JsonForm& form, std::string* to);
+Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t max_bytes = kMaxHeapBytes);
 
 }  // namespace jinja
 }  // namespace detail
