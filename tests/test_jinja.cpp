@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <ctime>
 
 using auspex::ChatPrompt;
@@ -302,6 +303,37 @@ TEST_CASE("a template cannot take all time, memory or stack") {
         std::string::npos);
 }
 
+TEST_CASE("a template that takes much of anything is given up when it is read") {
+    const std::string doubled =
+                          "{% set ns = namespace(s='aaaaaaaa', l=['a']) %}{% for i in range(16) %}"
+                          "{% set ns.s = ns.s + ns.s %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}",
+                      forever = "{% for i in range(99999) %}{% for k in range(99999) %}";
+    const char* const kBodies[] = {
+        "{{ i }}",
+        "{{ (ns.s[:262144] ~ 'b') in ns.s }}",
+        "{{ ns.s.split(ns.s[:262144] ~ 'b') | length }}",
+        "{{ ns.s | replace(ns.s[:262144] ~ 'b', '') | length }}",
+        "{{ ns.s.find(ns.s[:262144] ~ 'b') }}",
+        "{{ ns.s == ns.s[1:] ~ 'b' }}",
+        "{{ ns.s[0] }}",
+        "{{ ns.l == [ns.l[0], ns.l[1]] }}",
+        "{{ ns.l is lower }}",
+        "{{ ns.l | tojson | length }}",
+        "{{ range(99999) | first }}",
+    };
+    for (const char* body : kBodies) {
+        CAPTURE(body);
+        std::string note;
+        const auto begin = std::chrono::steady_clock::now();
+        CHECK(auspex::recognise_template(doubled + forever + body + "{% endfor %}{% endfor %}", &note).style ==
+              ChatStyle::chatml);
+        const bool told = note.find("it takes more than 1000000 steps") != std::string::npos ||
+                          note.find("it needs more than 32 MiB") != std::string::npos;
+        CHECK_MESSAGE(told, note);
+        CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+    }
+}
+
 TEST_CASE("a template may ask for the day") {
     const auto today = [] {
         int64_t n_day = static_cast<int64_t>(std::time(nullptr)) / 86400;
@@ -356,10 +388,27 @@ TEST_CASE("a template is tried for what it can show") {
     CHECK(other.enable_thinking);
     CHECK(other.has_preserve_thinking);
 
+    const ChatTemplate hybrid = auspex::recognise_template(
+        std::string(kJsonCalls) + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}", &note);
+    CHECK(hybrid.enable_thinking);
+
     const std::string text_only =
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>{\"name\": \""
         "{{ c.function.name + '\", ' + c.function.arguments }}{% endfor %}{% endfor %}{{ tools }}";
     CHECK(auspex::recognise_template(text_only, nullptr).program->text_arguments);
+    const std::string text_too =
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>{\"name\": \""
+        "{{ c.function.name ~ '\", ' ~ c.function.arguments }}{% endfor %}{% endfor %}{{ tools }}";
+    CHECK(auspex::recognise_template(text_too, nullptr).program->text_arguments);
+    CHECK_FALSE(auspex::recognise_template(
+                    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<seed:tool_call><function="
+                    "{{ c.function.name }}>{% endfor %}{% endfor %}{{ tools }}",
+                    nullptr)
+                    .has_tools());
+    const ChatTemplate plain = auspex::recognise_template(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>", nullptr);
+    CHECK_FALSE(
+        prompt_of(R"({"messages": [{"role": "user", "content": "What does <think> mean?"}]})", plain).inside_thinking);
 
     CHECK(auspex::recognise_template("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}", &note).style ==
           ChatStyle::jinja);

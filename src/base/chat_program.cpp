@@ -154,6 +154,16 @@ void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool
     if (generates && n_turn > i_first) at->push_back(starts[n_turn]);
 }
 
+/// Whether the template's last <think> behind `from` is open: one that somebody wrote in a message does not count.
+bool opens_thinking(const Marked& text, size_t from) {
+    for (auto m = text.marks.rbegin(); m != text.marks.rend() && m->second >= from + kThink.size(); ++m) {
+        const size_t at = text.text.rfind(kThink, m->second - kThink.size());
+        if (at != std::string::npos && at >= std::max(m->first, from))
+            return text.text.find(kThinkEnd, at) == std::string::npos;
+    }
+    return false;
+}
+
 ChatPrompt pieces_of(const Marked& text, bool generates) {
     std::vector<size_t> stops;
     bool has_pinned = false;
@@ -176,16 +186,17 @@ ChatPrompt pieces_of(const Marked& text, bool generates) {
         at = m.second;
     }
     add(at, text.text.size(), false);
-    if (generates) {
-        const size_t from = stops.empty() ? 0 : stops.back(), open = text.text.rfind(kThink);
-        prompt.inside_thinking =
-            open != std::string::npos && open >= from && text.text.find(kThinkEnd, open) == std::string::npos;
-    }
+    if (generates) prompt.inside_thinking = opens_thinking(text, stops.empty() ? 0 : stops.back());
     return prompt;
 }
 
-Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request) {
+Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request, bool trial = false) {
     jinja::Run run(program.program);
+    if (trial) {
+        // A small conversation takes thousands of steps. A template that loops must not keep its model from loading.
+        run.max_steps = 1000000;
+        run.heap.max_bytes = size_t{32} << 20;
+    }
     AUSPEX_TRY(Input(run, program.text_arguments).request(request));
     run.set("bos_token", run.heap.string(Marked(program.tokens.bos, true)));
     run.set("eos_token", run.heap.string(Marked(program.tokens.eos, true)));
@@ -199,7 +210,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 /// What the template makes of a conversation; empty if it refuses that.
 std::string tried(const ChatProgram& program, const ChatRequest& request) {
     ChatPrompt prompt;
-    return run(program, request).get(prompt).ok() ? prompt.text() : std::string();
+    return run(program, request, true).get(prompt).ok() ? prompt.text() : std::string();
 }
 
 ChatMessage said(const char* role, const char* text) {
@@ -221,11 +232,12 @@ bool try_tools(ChatProgram& program, ChatTemplate* to) {
     request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
     request.messages.push_back(said("tool", "result"));
     std::string shown = tried(program, request);
-    if (!contains(shown, "tried_tool")) {
+    // Without tojson, a map would be shown as Python's.
+    if (!contains(shown, "tried_tool") || contains(shown, "{'flag'")) {
         program.text_arguments = true;
         shown = tried(program, request);
     }
-    to->element_calls = contains(shown, "<function=tried_tool>");
+    to->element_calls = contains(shown, "<tool_call>") && contains(shown, "<function=tried_tool>");
     to->json_values = !contains(shown, "True");
     to->shows_tools =
         to->element_calls || (contains(shown, "<tool_call>") && contains(shown, "\"name\": \"tried_tool\""));
@@ -242,11 +254,16 @@ Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& 
     ChatRequest request;
     request.messages = {said("user", "question")};
     ChatPrompt prompt;
-    AUSPEX_TRY(run(*program, request).get(prompt));
+    AUSPEX_TRY(run(*program, request, true).get(prompt));
     if (!contains(prompt.text(), "question"))
         return fail(Code::bad_argument, "the chat template does not show what the user says");
     ChatTemplate found(ChatStyle::jinja);
-    found.enable_thinking = prompt.inside_thinking;
+    // Some leave it to the model to open its thinking, and close it where that is switched off.
+    request.enable_thinking = false;
+    const bool has_switch = tried(*program, request) != prompt.text();
+    request.enable_thinking = true;
+    found.enable_thinking = prompt.inside_thinking || (has_switch && tried(*program, request) == prompt.text());
+    request.enable_thinking.reset();
     found.has_preserve_thinking = contains(jinja, "preserve_thinking");
     if (!try_tools(*program, &found))
         *note = "the chat template shows calls of tools in a form that is not known: requests with tools are refused";
