@@ -2,8 +2,8 @@
 
 The program is tests/demo_text.cpp. For ARM it is compiled from the single header, which also shows that this compiles
 there without a warning. On Windows the library is compiled once, for this program and for unit tests of numbers, files
-and threads, and the header is compiled, not linked. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and on Windows the program from the
-header, all unit tests, the command line and Vulkan.
+and threads, and the header is compiled, not linked. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and on Windows the program
+from the header, all unit tests, the command line and Vulkan.
 """
 import glob
 import json
