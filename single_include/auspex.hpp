@@ -841,7 +841,8 @@ constexpr uint32_t kMaxDraft = 8;
 struct DraftOptions {
     Draft source = Draft::off;
     /// Tokens drafted in each pass, 0..kMaxDraft. -1: chosen before each pass from measurements, so that drafting is
-    /// never more than 2 % slower than plain decoding; see Session::draft_report().
+    /// never more than 2 % slower than plain decoding, but for a dozen steps in a session's life while it learns; see
+    /// Session::draft_report().
     int depth = -1;
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
     float min_probability = 0;  ///< stop drafting where the MTP block gives its choice less than this: 0..1
@@ -3070,7 +3071,8 @@ struct Marked {
 // Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
 //
 // Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
-// trim_blocks, lstrip_blocks, break and continue, {% generation %}, and tojson that writes as Python's json.dumps.
+// trim_blocks, lstrip_blocks, break and continue, {% generation %}, tojson that writes as Python's json.dumps, and
+// strftime_now, which knows the day alone and in UTC (%Y %m %d %B %b).
 // Left out: inheritance, include, import, call, filter, with and autoescape blocks, recursive loops, string formatting,
 // powers. Letters change case in ASCII alone.
 
@@ -3138,7 +3140,14 @@ enum class Test : uint8_t {
     undefined,
     upper
 };
-enum class Function : uint8_t { dict, namespace_, raise_exception, range };
+enum class Function : uint8_t {
+    dict,
+    method,  ///< of a map, not called
+    namespace_,
+    raise_exception,
+    range,
+    strftime_now
+};
 
 /// A filter, test or function by the name that templates use, aliases included; false: there is none.
 bool find_filter(std::string_view name, Filter* to);
@@ -3302,6 +3311,8 @@ struct Value {
     const char* kind_name() const;  ///< "a list", for messages
     /// As Python's bool(value).
     bool truth() const;
+    /// How many steps of a run it costs to go through the value, beside one.
+    uint64_t weight() const;
     /// The member of a map, or null.
     const Value* find(std::string_view key) const;
 };
@@ -3311,7 +3322,6 @@ struct Data {
     std::vector<std::string> keys;  ///< of a map
     std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
     size_t i = 0;                   ///< of a loop: which item
-    int64_t depth = 0;              ///< of a loop: how many are around it
 };
 inline const Marked& Value::marked() const { return data->text; }
 inline const std::vector<Value>& Value::items() const { return data->items; }
@@ -3331,20 +3341,21 @@ class Heap {
     Value of_json(const Json& json);
     Data* make(Value::Kind kind, Value* to);
     void charge(size_t n) { bytes_ += n; }
-    /// More was made than kMaxHeapBytes.
-    bool full() const { return bytes_ > kMaxHeapBytes; }
+    size_t max_bytes = kMaxHeapBytes;
+    /// More was made than max_bytes.
+    bool full() const { return bytes_ > max_bytes; }
 
   private:
     std::vector<std::unique_ptr<Data>> all_;
     size_t bytes_ = 0;
 };
 
-/// As Python's a == b. Values that are too large or nest too deep to compare are different.
-bool equal(const Value& a, const Value& b);
+/// As Python's a == b. Values that are too large or nest too deep to compare are different. Adds to the steps of a run.
+bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
 ///
 /// errors    bad_argument: a value that is too large or nests too deep.
-Result<Marked> to_text(const Value& value);
+Result<Marked> to_text(const Value& value, size_t max_bytes = kMaxHeapBytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
@@ -3352,7 +3363,7 @@ struct JsonForm {
     std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
 };
 /// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
-Status to_json(const Value& value, const JsonForm& form, std::string* to);
+Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t max_bytes = kMaxHeapBytes);
 
 }  // namespace jinja
 }  // namespace detail
@@ -3374,6 +3385,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace jinja {
 
+/// One step is one statement or expression, to go through 64 bytes or elements of a value, or to write 16 bytes of one.
 constexpr uint64_t kMaxSteps = 100000000;
 constexpr uint32_t kMaxRunDepth = 400;
 
@@ -3400,6 +3412,7 @@ class Run {
     Run& operator=(const Run&) = delete;
 
     Heap heap;
+    uint64_t max_steps = kMaxSteps;
     /// A variable of the template.
     void set(std::string_view name, const Value& value);
     /// The text that it prints. Once.
@@ -3423,8 +3436,13 @@ class Run {
     Value wrong_parts(const Part* parts, size_t n);
     /// to_text(), with its error as that of the run.
     Marked text_of(const Value& v);
-    /// Counts one step; false once the run has failed or went beyond a bound.
-    bool step();
+    /// Counts steps; false once the run has failed or went beyond a bound.
+    bool step(uint64_t n = 1);
+    /// Counts the steps of a search for `part`, which may compare all of it at each place.
+    bool step_search(const std::string& text, const std::string& part);
+    bool same(const Value& a, const Value& b) { return equal(a, b, &n_step_); }
+    /// Fails if a text grew beyond the heap's bound.
+    bool fits(const Marked& text);
 
     Flow statement(uint32_t id);
     Flow for_statement(const Node& n);
@@ -3436,6 +3454,8 @@ class Run {
     Value expression(uint32_t id);
     Value evaluate(const Node& n);
     Value name(std::string_view name);
+    /// Whether a.name is a method of a map, as it is even where the map has a member of that name.
+    static bool is_method(const Value& of, std::string_view name);
     Value member(const Value& of, std::string_view name, const Node& n);
     Value item(const Node& n);
     Value slice(const Node& n);
@@ -3453,6 +3473,7 @@ class Run {
     Value macro(uint32_t id, const Arguments& args);
     Value function(Function f, const Arguments& args);
     Value range(const Arguments& args);
+    Value today(const std::string& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
@@ -3485,7 +3506,6 @@ class Run {
     Status status_;
     uint64_t n_step_ = 0;
     uint32_t depth_ = 0, line_ = 0;
-    int64_t n_loop_ = 0;
 };
 
 /// Without white space, or without the given characters, on the sides asked for.
@@ -16795,7 +16815,8 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
 constexpr Named<Function> kFunctions[] = {{"dict", Function::dict},
                                           {"namespace", Function::namespace_},
                                           {"raise_exception", Function::raise_exception},
-                                          {"range", Function::range}};
+                                          {"range", Function::range},
+                                          {"strftime_now", Function::strftime_now}};
 
 }  // namespace names_impl
 
@@ -16946,13 +16967,12 @@ class Lexer {
                        plus = block && sign == '+' && is_at(at_ + 1, close);
             if (depth_ == 0 && (minus || plus || is_at(at_, close))) {
                 add(block ? Lexeme::Kind::end_block : Lexeme::Kind::end_print, "");
-                after_tag(at_ + 2 + (minus || plus ? 1 : 0), minus, block && !plus);
-                break;
+                const bool is_raw = block && out_.size() == n_before + 3 && out_[n_before + 1].text == "raw";
+                after_tag(at_ + 2 + (minus || plus ? 1 : 0), minus, block && !plus && !is_raw);
+                return is_raw ? raw(n_before) : Status();
             }
             AUSPEX_TRY(lexeme());
         }
-        if (block && out_.size() == n_before + 3 && out_[n_before + 1].text == "raw") return raw(n_before);
-        return {};
     }
 
     /// What stands between {% raw %} and {% endraw %} is text.
@@ -17706,10 +17726,11 @@ std::string quoted(std::string_view text) {
 class Writer {
   public:
     /// form: of JSON; null: as Python shows values.
-    explicit Writer(const JsonForm* form) : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()) {}
+    Writer(const JsonForm* form, size_t max_bytes)
+        : json_(form != nullptr), form_(form != nullptr ? *form : JsonForm()), max_bytes_(max_bytes / 2) {}
 
     void value(const Value& v, int depth) {
-        if (depth > kMaxDepth || out.size() > kMaxHeapBytes / 2) {
+        if (depth > kMaxDepth || out.size() > max_bytes_) {
             status = fail(Code::bad_argument, "a value is too large or nests too deep to be written");
             return;
         }
@@ -17733,6 +17754,8 @@ class Writer {
             status = fail(Code::bad_argument, v.kind_name(), " cannot be written as JSON");
         else if (!v.is(Value::Kind::undefined))
             out += say("<", v.kind_name(), ">");
+        else if (depth > 0)
+            out += "Undefined";
     }
 
     std::string out;
@@ -17790,20 +17813,27 @@ class Writer {
 
     bool json_;
     JsonForm form_;
+    size_t max_bytes_;
 };
 
-bool equal_within(const Value& a, const Value& b, int depth, uint32_t* n_left) {
+/// Counts what it compares.
+bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, uint64_t max_steps) {
     if (a.is_number() && b.is_number()) {
         if (a.is(Value::Kind::real) || b.is(Value::Kind::real)) return a.number() == b.number();
         return a.integer == b.integer;
     }
     if (a.kind != b.kind) return false;
-    if (a.is(Value::Kind::string)) return a.text() == b.text();
+    if (a.is(Value::Kind::string)) {
+        *n_step += std::min(a.text().size(), b.text().size()) / 256;
+        return a.text() == b.text();
+    }
     if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
     if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
     for (size_t i = 0; i < a.items().size(); ++i) {
+        *n_step += 1 + (a.is_map() ? b.items().size() / 64 : 0);
+        if (*n_step > max_steps) return false;
         const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
-        if (other == nullptr || --*n_left == 0 || !equal_within(a.items()[i], *other, depth + 1, n_left)) return false;
+        if (other == nullptr || !equal_within(a.items()[i], *other, depth + 1, n_step, max_steps)) return false;
     }
     return true;
 }
@@ -17832,6 +17862,11 @@ bool Value::truth() const {
         case Kind::function: break;
     }
     return true;
+}
+
+uint64_t Value::weight() const {
+    if (data == nullptr || is(Kind::loop)) return 0;
+    return (data->text.text.size() + data->items.size()) / 64;
 }
 
 const Value* Value::find(std::string_view key) const {
@@ -17911,21 +17946,20 @@ Value Heap::of_json(const Json& json) {
                                       : map(std::vector<std::string>(json.keys()), std::move(items));
 }
 
-bool equal(const Value& a, const Value& b) {
-    uint32_t n_left = 1000000;
-    return value_impl::equal_within(a, b, 0, &n_left);
+bool equal(const Value& a, const Value& b, uint64_t* n_step) {
+    return value_impl::equal_within(a, b, 0, n_step, *n_step + 1000000);
 }
 
-Result<Marked> to_text(const Value& value) {
+Result<Marked> to_text(const Value& value, size_t max_bytes) {
     if (value.is(Value::Kind::string)) return value.marked();
-    value_impl::Writer writer(nullptr);
+    value_impl::Writer writer(nullptr, max_bytes);
     writer.value(value, 0);
     if (!writer.status.ok()) return std::move(writer.status);
     return Marked(writer.out, false);
 }
 
-Status to_json(const Value& value, const JsonForm& form, std::string* to) {
-    value_impl::Writer writer(&form);
+Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t max_bytes) {
+    value_impl::Writer writer(&form, max_bytes);
     writer.value(value, 0);
     *to = std::move(writer.out);
     return std::move(writer.status);
@@ -18016,16 +18050,27 @@ Value Run::wrong_parts(const Part* parts, size_t n) {
 
 Marked Run::text_of(const Value& v) {
     Marked text;
-    if (const Status s = to_text(v).get(text); !s.ok()) wrong(s.text);
+    if (const Status s = to_text(v, heap.max_bytes).get(text); !s.ok()) wrong(s.text);
+    if (!v.is(Value::Kind::string)) step(text.text.size() / 16);
     return text;
 }
 
-bool Run::step() {
+bool Run::step(uint64_t n) {
     if (failed()) return false;
-    if (++n_step_ > kMaxSteps) wrong("it takes more than ", kMaxSteps, " steps");
+    n_step_ += n;
+    if (n_step_ > max_steps) wrong("it takes more than ", max_steps, " steps");
     if (depth_ > kMaxRunDepth) wrong("it nests more than ", kMaxRunDepth, " levels deep: does a macro call itself?");
-    if (heap.full() || (out_ != nullptr && out_->text.size() > kMaxHeapBytes))
-        wrong("it needs more than ", kMaxHeapBytes >> 20, " MiB");
+    if (heap.full() || (out_ != nullptr && out_->text.size() > heap.max_bytes))
+        wrong("it needs more than ", heap.max_bytes >> 20, " MiB");
+    return !failed();
+}
+
+bool Run::step_search(const std::string& text, const std::string& part) {
+    return step(text.size() < part.size() ? 0 : uint64_t{text.size()} * part.size() / 4096);
+}
+
+bool Run::fits(const Marked& text) {
+    if (text.text.size() > heap.max_bytes) wrong("a text of more than ", heap.max_bytes >> 20, " MiB");
     return !failed();
 }
 
@@ -18095,7 +18140,7 @@ void Run::assign(const std::vector<std::string>& names, const Value& value) {
 void Run::set_member(const Node& n) {
     const Value value = expression(n.a);
     const Value space = name(n.text);
-    if (failed()) return;
+    if (!step(space.weight())) return;
     if (!space.is(Value::Kind::name_space)) {
         wrong(quote(n.text), " is ", space.kind_name(), ", expected a namespace");
         return;
@@ -18137,7 +18182,6 @@ Run::Flow Run::for_statement(const Node& n) {
     heap.charge(count * sizeof(Value));
     Data* const data = heap.make(Value::Kind::loop, &loop);
     data->items = std::move(items);
-    data->depth = ++n_loop_;
     scopes_.emplace_back();
     for (size_t i = 0; i < count && !failed(); ++i) {
         scopes_.back().names.clear();
@@ -18147,7 +18191,6 @@ Run::Flow Run::for_statement(const Node& n) {
         if (statement(n.b) == Flow::break_) break;
     }
     scopes_.pop_back();
-    --n_loop_;
     return Flow::next;
 }
 
@@ -18159,6 +18202,7 @@ Value Run::expression(uint32_t id) {
     if (!step()) return Value();
     const uint32_t line = std::exchange(line_, n.line);
     const Value v = evaluate(n);
+    n_step_ += v.weight();
     if (!failed()) line_ = line;
     return v;
 }
@@ -18178,7 +18222,14 @@ Value Run::evaluate(const Node& n) {
         case Op::name: return name(n.text);
         case Op::list: return heap.list(arguments(n).items);
         case Op::map: return map(n);
-        case Op::member: return member(expression(n.a), n.text, program_.nodes[n.a]);
+        case Op::member: {
+            const Value of = expression(n.a);
+            if (!is_method(of, n.text)) return member(of, n.text, program_.nodes[n.a]);
+            Value method;
+            method.kind = Value::Kind::function;
+            method.integer = static_cast<int64_t>(Function::method);
+            return method;
+        }
         case Op::item: return item(n);
         case Op::slice: return slice(n);
         case Op::call: return call(n);
@@ -18211,6 +18262,7 @@ Value Run::evaluate(const Node& n) {
 Value Run::name(std::string_view name) {
     for (size_t i = scopes_.size(); i-- > 0;) {
         const auto& names = scopes_[i].names;
+        n_step_ += (names.size() + 15) / 16;
         for (size_t k = names.size(); k-- > 0;)
             if (names[k].first == name) return names[k].second;
         if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
@@ -18231,6 +18283,7 @@ Value Run::map(const Node& n) {
         const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
         if (failed()) break;
         std::string text = text_of(key).text;
+        if (!step(keys.size() / 16)) break;
         const auto known = std::find(keys.begin(), keys.end(), text);
         if (known != keys.end()) {
             items[static_cast<size_t>(known - keys.begin())] = value;
@@ -18259,8 +18312,7 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
     if (name == "length") return Heap::integer(count);
     if (name == "revindex") return Heap::integer(count - i);
     if (name == "revindex0") return Heap::integer(count - i - 1);
-    if (name == "depth") return Heap::integer(loop.depth);
-    if (name == "depth0") return Heap::integer(loop.depth - 1);
+    if (name == "depth" || name == "depth0") return Heap::integer(name == "depth" ? 1 : 0);  // none is recursive
     if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
     if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
     return Value();
@@ -18332,8 +18384,8 @@ Value Run::binary(const Node& n) {
             text.add(text_of(b));
             return heap.string(std::move(text));
         }
-        case Binary::equal: return Heap::boolean(equal(a, b));
-        case Binary::not_equal: return Heap::boolean(!equal(a, b));
+        case Binary::equal: return Heap::boolean(same(a, b));
+        case Binary::not_equal: return Heap::boolean(!same(a, b));
         case Binary::less: return Heap::boolean(less(a, b));
         case Binary::greater: return Heap::boolean(less(b, a));
         case Binary::less_equal: return Heap::boolean(!less(b, a));
@@ -18404,13 +18456,15 @@ Value Run::integers(Binary op, int64_t a, int64_t b) {
 
 bool Run::contains(const Value& whole, const Value& part) {
     if (whole.is(Value::Kind::string)) {
-        if (part.is(Value::Kind::string)) return whole.text().find(part.text()) != std::string::npos;
+        if (part.is(Value::Kind::string))
+            return step_search(whole.text(), part.text()) && whole.text().find(part.text()) != std::string::npos;
         wrong(part.kind_name(), " in a string, expected a string");
         return false;
     }
     if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
     if (whole.is(Value::Kind::list))
-        return std::any_of(whole.items().begin(), whole.items().end(), [&](const Value& v) { return equal(v, part); });
+        return std::any_of(whole.items().begin(), whole.items().end(),
+                           [&](const Value& v) { return step(0) && same(v, part); });
     if (!whole.is(Value::Kind::undefined)) wrong("'in' ", whole.kind_name(), ", expected a string, a list or a map");
     return false;
 }
@@ -18418,7 +18472,8 @@ bool Run::contains(const Value& whole, const Value& part) {
 bool Run::less(const Value& a, const Value& b) {
     if (a.is_number() && b.is_number())
         return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
-    if (a.is(Value::Kind::string) && b.is(Value::Kind::string)) return a.text() < b.text();
+    if (a.is(Value::Kind::string) && b.is(Value::Kind::string))
+        return step(std::min(a.text().size(), b.text().size()) / 256) && a.text() < b.text();
     wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
     return false;
 }
@@ -18621,7 +18676,8 @@ Value Run::json(const Value& v, const Arguments& args) {
         form.key = text_of(separators->items()[1]).text;
     }
     std::string text;
-    if (Status s = to_json(v, form, &text); !s.ok()) return wrong(s.text);
+    if (Status s = to_json(v, form, &text, heap.max_bytes); !s.ok()) return wrong(s.text);
+    step(text.size() / 16);
     return heap.input(text);
 }
 
@@ -18693,7 +18749,7 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
     for (size_t i = 0; i < items.size() && !failed(); ++i) {
         if (i > 0) text.add(between);
         text.add(text_of(attribute(items[i], name)));
-        if (text.text.size() > kMaxHeapBytes) wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(text)) return Value();
     }
     return failed() ? Value() : heap.string(std::move(text));
 }
@@ -18719,7 +18775,7 @@ Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
 Value Run::replaced(const Marked& text, const Arguments& args) {
     const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
     int64_t n_left = integer_argument(args, 2, "count", -1);
-    if (failed()) return Value();
+    if (!step_search(text.text, old.text)) return Value();
     if (old.text.empty()) return wrong("replace: expected a text to replace, found an empty one");
     Marked out;
     size_t from = 0;
@@ -18728,7 +18784,7 @@ Value Run::replaced(const Marked& text, const Arguments& args) {
         out.add(text.cut(from, at));
         out.add(by);
         from = at + old.text.size();
-        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(out)) return Value();
     }
     out.add(text.cut(from, text.text.size()));
     return heap.string(std::move(out));
@@ -18748,7 +18804,7 @@ Value Run::indented(const Marked& text, const Arguments& args) {
         if (from == 0 ? first : blank || end > from) out.add(space, true);
         out.add(text.cut(from, end));
         from = end + 1;
-        if (out.text.size() > kMaxHeapBytes) return wrong("a text of more than ", kMaxHeapBytes >> 20, " MiB");
+        if (!fits(out)) return Value();
     }
     return heap.string(std::move(out));
 }
@@ -18778,7 +18834,7 @@ Value Run::call(const Node& n) {
     Value of, what;
     if (callee.op == Op::member) {
         of = expression(callee.a);
-        what = member(of, callee.text, program_.nodes[callee.a]);
+        if (!is_method(of, callee.text)) what = member(of, callee.text, program_.nodes[callee.a]);
     } else {
         what = expression(n.a);
     }
@@ -18802,6 +18858,9 @@ Value Run::macro(uint32_t id, const Arguments& args) {
     }
     if (args.items.size() > n.names.size())
         wrong("the macro ", quote(n.text), " was given ", args.items.size(), " arguments, it takes ", n.names.size());
+    for (size_t i = 0; i < args.items.size(); ++i)
+        if (args.is_named(i) && std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end())
+            wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
     Marked text;
     if (!failed()) text = captured(n.a);
     scopes_.pop_back();
@@ -18815,6 +18874,8 @@ Value Run::function(Function f, const Arguments& args) {
                 fail(Code::bad_argument, text_argument(args, 0, "message", "the template refuses the request").text);
             return Value();
         case Function::range: return range(args);
+        case Function::strftime_now: return today(text_argument(args, 0, "format").text);
+        case Function::method: return wrong("a method of a map can only be called by its name");
         case Function::dict:
         case Function::namespace_: break;
     }
@@ -18852,6 +18913,36 @@ Value Run::range(const Arguments& args) {
     return heap.list(std::move(items));
 }
 
+/// The day as Python's strftime writes it.
+Value Run::today(const std::string& format) {
+    const auto since = std::chrono::system_clock::now().time_since_epoch();
+    // Civil from days, in years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
+    const int64_t day = std::chrono::duration_cast<std::chrono::hours>(since).count() / 24 + 719468;
+    const int64_t era = day / 146097, of_era = day % 146097;
+    const int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    const int64_t of_year = of_era - (365 * year + year / 4 - year / 100), m = (5 * of_year + 2) / 153;
+    const int64_t month = m < 10 ? m + 3 : m - 9, of_month = of_year - (153 * m + 2) / 5 + 1;
+    static const char* const kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
+                                          "July",    "August",   "September", "October", "November", "December"};
+    const char* const name = kMonths[month - 1];
+    const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+    std::string text;
+    for (size_t i = 0; i < format.size(); ++i) {
+        const char c = format[i] == '%' && i + 1 < format.size() ? format[++i] : '\0';
+        if (c == '\0')
+            text += format[i];
+        else if (c == 'Y')
+            text += std::to_string(era * 400 + year + (month <= 2 ? 1 : 0));
+        else if (c == 'm' || c == 'd')
+            text += two(c == 'm' ? month : of_month);
+        else if (c == 'B' || c == 'b')
+            text += std::string_view(name).substr(0, c == 'B' ? 9 : 3);
+        else
+            return wrong("strftime_now: expected %Y, %m, %d, %B and %b, found ", quote(format));
+    }
+    return heap.string(Marked(text, true));
+}
+
 bool Run::test(Test which, const Value& v, const Value& argument) {
     const auto is = [&v](Value::Kind kind) { return v.is(kind); };
     switch (which) {
@@ -18870,10 +18961,15 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         case Test::sequence:
             return is(Value::Kind::list) || is(Value::Kind::map) || is(Value::Kind::string) ||
                    is(Value::Kind::undefined);
-        case Test::lower: return in_case(text_of(v), Case::lower).text == text_of(v).text;
-        case Test::upper: return in_case(text_of(v), Case::upper).text == text_of(v).text;
-        case Test::equal: return equal(v, argument);
-        case Test::not_equal: return !equal(v, argument);
+        case Test::lower:
+        case Test::upper: {
+            const Marked text = text_of(v);
+            const bool same_low = in_case(text, Case::lower).text == text.text;
+            const bool same_up = in_case(text, Case::upper).text == text.text;
+            return same_low != same_up && same_low == (which == Test::lower);
+        }
+        case Test::equal: return same(v, argument);
+        case Test::not_equal: return !same(v, argument);
         case Test::less: return less(v, argument);
         case Test::greater: return less(argument, v);
         case Test::less_equal: return !less(argument, v);
@@ -18889,6 +18985,10 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         return false;
     }
     return (by == -1 || v.integer % by == 0) != (which == Test::odd);
+}
+
+bool Run::is_method(const Value& of, std::string_view name) {
+    return of.is(Value::Kind::map) && (name == "items" || name == "get" || name == "keys" || name == "values");
 }
 
 Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
@@ -18935,7 +19035,9 @@ Value Run::string_method(const Value& of, const std::string& name, const Argumen
     if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
     if (name == "replace") return replaced(text, args);
     if (name == "find") {
-        const size_t at = text.text.find(text_argument(args, 0, "sub").text);
+        const std::string part = text_argument(args, 0, "sub").text;
+        if (!step_search(text.text, part)) return Value();
+        const size_t at = text.text.find(part);
         if (at == std::string::npos) return Heap::integer(-1);
         return Heap::integer(static_cast<int64_t>(character_starts(std::string_view(text.text).substr(0, at)).size()) -
                              1);
@@ -18950,7 +19052,7 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
     const bool spaces = args.find(0, "sep") == nullptr || args.find(0, "sep")->is(Value::Kind::none);
     const std::string separator = text_argument(args, 0, "sep").text;
     const int64_t max = integer_argument(args, 1, "maxsplit", -1);
-    if (failed()) return Value();
+    if (!step_search(text.text, separator)) return Value();
     if (!spaces && separator.empty()) return wrong("split: the separator is empty");
     std::vector<std::pair<size_t, size_t>> cuts;  // of the separators
     const std::string& s = text.text;
@@ -19148,6 +19250,16 @@ void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool
     if (generates && n_turn > i_first) at->push_back(starts[n_turn]);
 }
 
+/// Whether the template's last <think> behind `from` is open: one that somebody wrote in a message does not count.
+bool opens_thinking(const Marked& text, size_t from) {
+    for (auto m = text.marks.rbegin(); m != text.marks.rend() && m->second >= from + kThink.size(); ++m) {
+        const size_t at = text.text.rfind(kThink, m->second - kThink.size());
+        if (at != std::string::npos && at >= std::max(m->first, from))
+            return text.text.find(kThinkEnd, at) == std::string::npos;
+    }
+    return false;
+}
+
 ChatPrompt pieces_of(const Marked& text, bool generates) {
     std::vector<size_t> stops;
     bool has_pinned = false;
@@ -19170,16 +19282,17 @@ ChatPrompt pieces_of(const Marked& text, bool generates) {
         at = m.second;
     }
     add(at, text.text.size(), false);
-    if (generates) {
-        const size_t from = stops.empty() ? 0 : stops.back(), open = text.text.rfind(kThink);
-        prompt.inside_thinking =
-            open != std::string::npos && open >= from && text.text.find(kThinkEnd, open) == std::string::npos;
-    }
+    if (generates) prompt.inside_thinking = opens_thinking(text, stops.empty() ? 0 : stops.back());
     return prompt;
 }
 
-Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request) {
+Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request, bool trial = false) {
     jinja::Run run(program.program);
+    if (trial) {
+        // A small conversation takes thousands of steps. A template that loops must not keep its model from loading.
+        run.max_steps = 1000000;
+        run.heap.max_bytes = size_t{32} << 20;
+    }
     AUSPEX_TRY(Input(run, program.text_arguments).request(request));
     run.set("bos_token", run.heap.string(Marked(program.tokens.bos, true)));
     run.set("eos_token", run.heap.string(Marked(program.tokens.eos, true)));
@@ -19193,7 +19306,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 /// What the template makes of a conversation; empty if it refuses that.
 std::string tried(const ChatProgram& program, const ChatRequest& request) {
     ChatPrompt prompt;
-    return run(program, request).get(prompt).ok() ? prompt.text() : std::string();
+    return run(program, request, true).get(prompt).ok() ? prompt.text() : std::string();
 }
 
 ChatMessage said(const char* role, const char* text) {
@@ -19215,11 +19328,12 @@ bool try_tools(ChatProgram& program, ChatTemplate* to) {
     request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
     request.messages.push_back(said("tool", "result"));
     std::string shown = tried(program, request);
-    if (!contains(shown, "tried_tool")) {
+    // Without tojson, a map would be shown as Python's.
+    if (!contains(shown, "tried_tool") || contains(shown, "{'flag'")) {
         program.text_arguments = true;
         shown = tried(program, request);
     }
-    to->element_calls = contains(shown, "<function=tried_tool>");
+    to->element_calls = contains(shown, "<tool_call>") && contains(shown, "<function=tried_tool>");
     to->json_values = !contains(shown, "True");
     to->shows_tools =
         to->element_calls || (contains(shown, "<tool_call>") && contains(shown, "\"name\": \"tried_tool\""));
@@ -19236,11 +19350,16 @@ Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& 
     ChatRequest request;
     request.messages = {said("user", "question")};
     ChatPrompt prompt;
-    AUSPEX_TRY(run(*program, request).get(prompt));
+    AUSPEX_TRY(run(*program, request, true).get(prompt));
     if (!contains(prompt.text(), "question"))
         return fail(Code::bad_argument, "the chat template does not show what the user says");
     ChatTemplate found(ChatStyle::jinja);
-    found.enable_thinking = prompt.inside_thinking;
+    // Some leave it to the model to open its thinking, and close it where that is switched off.
+    request.enable_thinking = false;
+    const bool has_switch = tried(*program, request) != prompt.text();
+    request.enable_thinking = true;
+    found.enable_thinking = prompt.inside_thinking || (has_switch && tried(*program, request) == prompt.text());
+    request.enable_thinking.reset();
     found.has_preserve_thinking = contains(jinja, "preserve_thinking");
     if (!try_tools(*program, &found))
         *note = "the chat template shows calls of tools in a form that is not known: requests with tools are refused";
