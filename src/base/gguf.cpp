@@ -99,7 +99,7 @@ class Reader {
         return skip(n);
     }
     template <class... A>
-    bool refuse(Code code, const A&... parts) {
+    AUSPEX_INLINE bool refuse(Code code, const A&... parts) {
         status_ = fail(code, parts...);
         return false;
     }

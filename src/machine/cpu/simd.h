@@ -21,9 +21,6 @@
 
 #if defined(__GNUC__)
 #define AUSPEX_PRAGMA(text) _Pragma(#text)
-#define AUSPEX_INLINE inline __attribute__((always_inline))
-#else
-#define AUSPEX_INLINE inline
 #endif
 #if defined(__clang__)
 #define AUSPEX_SIMD_BEGIN(name) AUSPEX_PRAGMA(clang attribute push(__attribute__((target(name))), apply_to = function))
