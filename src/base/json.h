@@ -47,6 +47,11 @@ class Json {
     const std::vector<std::string>& keys() const;
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
+    /// A literal's length is known.
+    template <size_t n>
+    const Json* find(const char (&key)[n]) const {
+        return find(std::string_view(key, n - 1));
+    }
 
     /// What json.dumps(value, ensure_ascii=False) writes in Python; with Numbers::written the numbers keep their
     /// digits. Python's form of 1e400 is Infinity, which is no JSON.

@@ -85,8 +85,8 @@ bool SchemaCompiler::count(const Json& schema, const std::string& key, const Jso
 
 bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
     unsigned types = 0;
-    const std::vector<Json> single{value};
-    for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
+    const Span<const Json> names = value.is(Json::Kind::array) ? value.items() : Span<const Json>(&value, 1);
+    for (const Json& v : names) {
         const unsigned type = v.is(Json::Kind::string) ? JsonTypes::named(v.text()) : 0;
         if (type == 0)
             return fail_at(Code::bad_argument, schema, "type",
