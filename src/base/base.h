@@ -22,6 +22,19 @@
 #define AUSPEX_INLINE inline
 #endif
 
+// Between these two the compiler makes small code, which compiles faster, instead of fast code: around functions that
+// run once per model, session, schema or request and spend no time in loops of their own.
+#if defined(__clang__)
+#define AUSPEX_SMALL_CODE_BEGIN _Pragma("clang attribute push(__attribute__((cold)), apply_to = function)")
+#define AUSPEX_SMALL_CODE_END _Pragma("clang attribute pop")
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define AUSPEX_SMALL_CODE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define AUSPEX_SMALL_CODE_END _Pragma("GCC pop_options")
+#else
+#define AUSPEX_SMALL_CODE_BEGIN
+#define AUSPEX_SMALL_CODE_END
+#endif
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {

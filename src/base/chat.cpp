@@ -2,6 +2,7 @@
 #include "chat_program.h"
 #include "guard.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -424,3 +425,4 @@ AUSPEX_CATCH_EMPTY
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

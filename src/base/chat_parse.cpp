@@ -84,6 +84,8 @@ unsigned JsonTypes::of(const Json& value) {
     return kObject;
 }
 
+AUSPEX_SMALL_CODE_BEGIN
+
 ArgumentType argument_type(const Json* schema, const Json& parameters) {
     ArgumentType out;
     if (schema == nullptr) return out;
@@ -143,6 +145,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
 }
 
 }  // namespace detail
+AUSPEX_SMALL_CODE_END
 
 Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                               const std::vector<std::string>& tools) AUSPEX_BOUNDARY {

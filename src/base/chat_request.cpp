@@ -1,6 +1,7 @@
 #include "chat.h"
 #include "guard.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -192,3 +193,4 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -390,3 +391,4 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

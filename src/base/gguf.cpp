@@ -191,6 +191,8 @@ inline bool read_array(Reader& r, Meta& m) {
     return true;
 }
 
+AUSPEX_SMALL_CODE_BEGIN
+
 inline bool read_meta(Reader& r, Meta& m) {
     r.at("a metadata key");
     if (!r.read_string(&m.key, kMaxKeyBytes)) return false;
@@ -446,4 +448,5 @@ const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
+AUSPEX_SMALL_CODE_END
 }  // namespace auspex

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -191,3 +192,4 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

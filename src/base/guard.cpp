@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <system_error>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -47,3 +48,4 @@ Status empty_handle(const char* handle, const char* make) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -7,6 +7,7 @@
 #include "../plan/arch.h"
 #include "model.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace file_info_impl {
@@ -131,3 +132,4 @@ bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_en
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

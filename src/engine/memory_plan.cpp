@@ -9,6 +9,7 @@
 
 #include "../plan/arch.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace memory_plan_impl {
@@ -608,3 +609,4 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

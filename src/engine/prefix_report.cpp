@@ -1,5 +1,6 @@
 #include "prefix_tree.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 
@@ -50,3 +51,4 @@ std::string describe(const PrefixReport& r) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

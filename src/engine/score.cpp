@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
@@ -202,3 +203,4 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

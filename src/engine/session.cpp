@@ -21,6 +21,8 @@ Status Session::Impl::Call::status() const {
 
 // -------------------------------------------------------------------------------------- opening
 
+AUSPEX_SMALL_CODE_BEGIN
+
 Status Session::Impl::open() {
     using namespace detail;
     const Plan& plan = model->plan;
@@ -111,6 +113,8 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     return session;
 }
 AUSPEX_CATCH
+
+AUSPEX_SMALL_CODE_END
 
 void Session::cancel(bool on) noexcept {
     if (cancel_) *cancel_ = on;
@@ -357,6 +361,8 @@ AUSPEX_CATCH
 
 // -------------------------------------------------------------------------------------- snapshots
 
+AUSPEX_SMALL_CODE_BEGIN
+
 uint64_t Session::Impl::snapshot_id() {
     if (state_id == 0) state_id = detail::state_id(*model, kv);
     return state_id;
@@ -504,3 +510,4 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace session_fork_impl {
@@ -262,3 +263,4 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

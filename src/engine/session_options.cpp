@@ -1,5 +1,6 @@
 #include "session_options.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -56,3 +57,4 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -188,3 +189,4 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -3,6 +3,7 @@
 
 #include "../base/unicode.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -385,3 +386,4 @@ Result<std::shared_ptr<const Rules>> rules_from_gbnf(std::string_view text) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

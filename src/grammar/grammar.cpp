@@ -87,6 +87,8 @@ ExprId Rules::expand_members(ExprId e) {
     return pool.choice(std::move(ways));
 }
 
+AUSPEX_SMALL_CODE_BEGIN
+
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
     uint32_t n_usable = 0, n_required = 0;
     for (const ObjectRule::Member& m : o.listed) {
@@ -307,3 +309,4 @@ Status Rules::finish() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

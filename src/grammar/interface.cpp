@@ -4,6 +4,7 @@
 #include "schema.h"
 #include "tool_calls.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 
@@ -41,3 +42,4 @@ Span<const std::string> Grammar::ignored() const noexcept {
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

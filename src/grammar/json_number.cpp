@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -323,3 +324,4 @@ Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

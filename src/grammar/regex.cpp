@@ -2,6 +2,7 @@
 
 #include "../base/unicode.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -467,3 +468,4 @@ Result<std::shared_ptr<const Rules>> rules_from_regex(std::string_view pattern) 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -1,6 +1,7 @@
 // grammar/schema_check: validates a value that a schema itself contains (enum, const). Declared in grammar/schema.h.
 #include "schema.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -187,3 +188,4 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

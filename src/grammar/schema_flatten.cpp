@@ -2,6 +2,7 @@
 #include "../base/unicode.h"
 #include "schema.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -524,3 +525,4 @@ Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view sch
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -4,6 +4,7 @@
 // to this compiler only.
 #include "schema.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -148,3 +149,4 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

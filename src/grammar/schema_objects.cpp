@@ -2,6 +2,7 @@
 #include "../base/unicode.h"
 #include "schema.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -351,3 +352,4 @@ ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -229,6 +229,8 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 
 // ------------------------------------------------------------------------------------------ expressions
 
+AUSPEX_SMALL_CODE_BEGIN
+
 ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
     if (place == ValuePlace::name) f.types = TypeFacts::kString;
@@ -496,3 +498,4 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -2,6 +2,7 @@
 
 #include "schema.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -225,3 +226,4 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -4,6 +4,7 @@
 
 #include <new>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -76,3 +77,4 @@ void HugePages::release() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

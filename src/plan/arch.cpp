@@ -5,6 +5,7 @@
 
 #include "pair.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -258,3 +259,4 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

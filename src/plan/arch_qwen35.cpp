@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -211,3 +212,4 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -1,5 +1,6 @@
 #include "pair.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -155,3 +156,4 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

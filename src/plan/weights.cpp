@@ -1,5 +1,6 @@
 #include "weights.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -53,3 +54,4 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

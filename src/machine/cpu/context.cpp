@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -191,6 +192,8 @@ Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> mode
     context->lay_out(options);
     return std::unique_ptr<Context>(std::move(context));
 }
+
+AUSPEX_SMALL_CODE_END
 
 void CpuContext::reset() {
     const Plan& plan = *model_->plan;

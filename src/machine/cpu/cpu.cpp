@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -289,3 +290,4 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -118,6 +118,8 @@ Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
 
 }  // namespace moe_impl
 
+AUSPEX_SMALL_CODE_BEGIN
+
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
     for (const Tape* tape : plan.tapes()) {
         for (const Op& op : tape->ops) {
@@ -164,6 +166,8 @@ void CpuContext::lay_out_moe() {
     moe_.q_shared = place<std::byte>(quantised_bytes(n_row_max_, d_in));
     moe_.part = place<float>(uint64_t{model_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
 }
+
+AUSPEX_SMALL_CODE_END
 
 /// The moe operation of one layer.
 struct CpuWalk::Experts {

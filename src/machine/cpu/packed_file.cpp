@@ -4,6 +4,7 @@
 
 #include "../../base/disk_file.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -82,3 +83,4 @@ Span<const std::byte> PackedFile::find(uint32_t slot) const {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
