@@ -11,6 +11,7 @@
 #include "../plan/arch.h"
 #include "../plan/pair.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace model_impl {
@@ -360,6 +361,30 @@ Result<Model> Model::load(const Device& device, const FileReader& reader, const 
 }
 AUSPEX_CATCH
 
+std::string Model::describe_plan() const AUSPEX_BOUNDARY {
+    using namespace detail;
+    if (!impl_) return std::string();
+    const Plan& plan = impl_->plan;
+    std::map<std::string, uint64_t> n_tensor, n_byte;  // by type
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        n_tensor[type_info(s.type).name] += 1;
+        n_byte[type_info(s.type).name] += row_bytes(s.type, n);
+    }
+    std::string text;
+    for (const auto& t : n_tensor) text.append(say(t.first, ": ", t.second, " tensors, ", n_byte[t.first], " bytes\n"));
+    text.append("trunk\n" + print_tape(plan, plan.trunk));
+    for (size_t i = 0; i < plan.mtp.size(); ++i)
+        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
+                    print_tape(plan, plan.mtp[i]));
+    return text;
+}
+AUSPEX_CATCH_EMPTY
+
+AUSPEX_SMALL_CODE_END
+
 const ModelInfo& Model::info() const {
     static const ModelInfo empty;
     return impl_ ? impl_->info : empty;
@@ -396,30 +421,6 @@ Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDA
     return render_chat(request, impl_->info.chat_template);
 }
 AUSPEX_CATCH
-
-std::string Model::describe_plan() const AUSPEX_BOUNDARY {
-    using namespace detail;
-    if (!impl_) return std::string();
-    const Plan& plan = impl_->plan;
-    std::map<std::string, std::pair<uint64_t, uint64_t>> by_type;  // name -> (tensors, bytes)
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
-        auto& entry = by_type[type_info(s.type).name];
-        entry.first += 1;
-        entry.second += row_bytes(s.type, n);
-    }
-    std::string text;
-    for (const auto& t : by_type)
-        text.append(say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
-    text.append("trunk\n" + print_tape(plan, plan.trunk));
-    for (size_t i = 0; i < plan.mtp.size(); ++i)
-        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
-                    print_tape(plan, plan.mtp[i]));
-    return text;
-}
-AUSPEX_CATCH_EMPTY
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

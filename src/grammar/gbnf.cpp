@@ -32,7 +32,7 @@ class GbnfReader {
         const auto root = index_.find("root");
         if (root == index_.end())
             return fail(Code::bad_argument, "the grammar has no rule 'root'; the text begins there");
-        rules_.start = root->second;
+        rules_.start = static_cast<uint32_t>(root->second);
         return {};
     }
 
@@ -73,7 +73,7 @@ class GbnfReader {
     }
     uint32_t rule_index(const std::string& name) {
         const auto found = index_.find(name);
-        if (found != index_.end()) return found->second;
+        if (found != index_.end()) return static_cast<uint32_t>(found->second);
         const uint32_t r = rules_.add_rule(name);
         index_.emplace(name, r);
         defined_.push_back(0);
@@ -300,7 +300,7 @@ class GbnfReader {
     Rules& rules_;
     size_t at_ = 0;
     Status status_;
-    std::map<std::string, uint32_t> index_;
+    std::map<std::string, size_t> index_;
     std::vector<size_t> defined_, used_;  ///< of each rule: the byte of its definition + 1, and of its first use
 };
 
