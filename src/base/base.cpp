@@ -1,6 +1,8 @@
 #include "base.h"
 
+#include <algorithm>
 #include <new>
+#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -72,6 +74,17 @@ std::string quote(std::string_view text, size_t max_bytes) {
     }
     out += text.size() > max_bytes ? "...'" : "'";
     return out;
+}
+
+void sort_indices(std::vector<uint32_t>& list, const std::function<bool(uint32_t, uint32_t)>& less) {
+    std::sort(list.begin(), list.end(), [&less](uint32_t a, uint32_t b) { return less(a, b); });
+}
+
+std::vector<uint32_t> sorted_indices(size_t n, const std::function<bool(uint32_t, uint32_t)>& less) {
+    std::vector<uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0u);
+    sort_indices(order, less);
+    return order;
 }
 
 Block& Block::operator=(Block&& o) noexcept {

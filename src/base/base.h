@@ -105,6 +105,12 @@ AUSPEX_INLINE std::string say(const A&... parts) {
 /// escape or a line break.
 std::string quote(std::string_view text, size_t max_bytes = 80);
 
+/// Sorts numbers, mostly indices, by any rule: one function for lists that are sorted once, because each std::sort with
+/// a rule of its own is up to 4 KB of code.
+void sort_indices(std::vector<uint32_t>& list, const std::function<bool(uint32_t, uint32_t)>& less);
+/// 0 .. n-1 in the order of `less`.
+std::vector<uint32_t> sorted_indices(size_t n, const std::function<bool(uint32_t, uint32_t)>& less);
+
 Status fail_parts(Code code, const Part* parts, size_t n);
 template <class... A>
 AUSPEX_INLINE Status fail(Code code, const A&... parts) {

@@ -303,9 +303,8 @@ inline std::string_view name_of(const Tensor& t) { return t.name; }
 
 /// Indices of names in their order; `twice` receives the index of a name that comes again, or SIZE_MAX.
 std::vector<uint32_t> sorted_names(const std::vector<std::string_view>& names, size_t* twice) {
-    std::vector<uint32_t> order(names.size());
-    for (uint32_t i = 0; i < names.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+    std::vector<uint32_t> order =
+        sorted_indices(names.size(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
     *twice = SIZE_MAX;
     for (size_t i = 1; i < order.size(); ++i)
         if (names[order[i - 1]] == names[order[i]]) *twice = order[i];
@@ -448,5 +447,5 @@ const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
-AUSPEX_SMALL_CODE_END
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

@@ -257,7 +257,7 @@ Status Tokenizer::Loader::index_normal() {
 }
 
 Status Tokenizer::Loader::index_special() {
-    std::sort(t.specials_.begin(), t.specials_.end(), [this](uint32_t a, uint32_t b) {
+    sort_indices(t.specials_, [this](uint32_t a, uint32_t b) {
         ++work.n_compare;
         const int order = t.raw(a).compare(t.raw(b));
         return order != 0 ? order < 0 : a < b;

@@ -26,10 +26,8 @@ void SpecialMatcher::build(const std::vector<Word>& words) {
     nodes_.clear();
     std::fill(std::begin(root_child_), std::end(root_child_), 0u);
     if (words.empty()) return;
-    std::vector<uint32_t> order(words.size());
-    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
     const auto less_byte = [](char a, char b) { return static_cast<uint8_t>(a) < static_cast<uint8_t>(b); };
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const std::vector<uint32_t> order = sorted_indices(words.size(), [&](uint32_t a, uint32_t b) {
         const std::string_view x = words[a].bytes, y = words[b].bytes;
         if (x == y) return words[a].id < words[b].id;
         return std::lexicographical_compare(x.rbegin(), x.rend(), y.rbegin(), y.rend(), less_byte);

@@ -313,11 +313,11 @@ ExprId ExprPool::deferred(ExprKind kind, uint32_t a, uint32_t b, uint32_t lo, ui
     return intern(n);
 }
 
-ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth) {
+ExprId ExprPool::one_of_range(const std::vector<std::string_view>& texts, size_t first, size_t last, size_t depth) {
     // Every text of the range agrees up to `depth`.
-    if (last - first == 1) return text(std::string_view(texts[first]).substr(depth));
+    if (last - first == 1) return text(texts[first].substr(depth));
     size_t common = depth;
-    const std::string &low = texts[first], &high = texts[last - 1];
+    const std::string_view low = texts[first], high = texts[last - 1];
     while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
     std::vector<ExprId> branches;
     size_t at = first;
@@ -332,14 +332,15 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
         branches.push_back(one_of_range(texts, at, end, common));
         at = end;
     }
-    return concat(text(std::string_view(low).substr(depth, common - depth)), choice(std::move(branches)));
+    return concat(text(low.substr(depth, common - depth)), choice(std::move(branches)));
 }
 
 ExprId ExprPool::one_of(std::vector<std::string> texts) {
-    std::sort(texts.begin(), texts.end());
-    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-    if (texts.empty()) return kNoMatch;
-    return one_of_range(texts, 0, texts.size(), 0);
+    std::vector<std::string_view> sorted;
+    for (const uint32_t i : sorted_indices(texts.size(), [&](uint32_t a, uint32_t b) { return texts[a] < texts[b]; }))
+        if (sorted.empty() || sorted.back() != texts[i]) sorted.push_back(texts[i]);
+    if (sorted.empty()) return kNoMatch;
+    return one_of_range(sorted, 0, sorted.size(), 0);
 }
 
 ExprId ExprPool::any_text() {

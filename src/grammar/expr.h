@@ -200,7 +200,7 @@ class ExprPool {
     ExprId joined(ExprId d, ExprId rest);
     void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
     void merge_sets(std::vector<ExprId>& parts);
-    ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
+    ExprId one_of_range(const std::vector<std::string_view>& texts, size_t first, size_t last, size_t depth);
 
     std::vector<ExprNode> nodes_;
     std::vector<ExprId> lists_;
