@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -388,6 +389,8 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
 
 }  // namespace device_impl
 
+AUSPEX_SMALL_CODE_END
+
 // --------------------------------------------------------------------------------- what is public
 
 const char* result_name(VkResult result) {
@@ -440,6 +443,8 @@ Status Gpu::check(VkResult result, const char* function, const char* doing) {
     return fail(code, function, " returned ", result_name(result), " (", static_cast<int>(result), ")",
                 *doing ? ": " : ".", doing, hint);
 }
+
+AUSPEX_SMALL_CODE_BEGIN
 
 std::string Gpu::report() const {
     std::string s = describe(traits);
@@ -529,6 +534,8 @@ Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
     }
     return names;
 }
+
+AUSPEX_SMALL_CODE_END
 
 uint64_t Gpu::budget_bytes() {
     uint64_t left = UINT64_MAX;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -134,4 +135,5 @@ Result<StepCounts> VulkanContext::count(const Step& step) const {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN

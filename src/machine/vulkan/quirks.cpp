@@ -3,6 +3,7 @@
 
 #include "device.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -51,4 +52,5 @@ std::vector<std::string> apply_quirks(Span<const Quirk> quirks, DeviceTraits* t)
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -299,4 +300,5 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN

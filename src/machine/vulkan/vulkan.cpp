@@ -6,6 +6,7 @@
 #include "tune.h"
 #include "tune_gemm.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -197,4 +198,5 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
