@@ -1488,6 +1488,25 @@ class DefaultFloatMode {
 #define AUSPEX_ASSERT(x) assert(x)
 #endif
 
+#if defined(__GNUC__)
+#define AUSPEX_INLINE inline __attribute__((always_inline))
+#else
+#define AUSPEX_INLINE inline
+#endif
+
+// Between these two the compiler makes small code, which compiles faster, instead of fast code: around functions that
+// run once per model, session, schema or request and spend no time in loops of their own.
+#if defined(__clang__)
+#define AUSPEX_SMALL_CODE_BEGIN _Pragma("clang attribute push(__attribute__((cold)), apply_to = function)")
+#define AUSPEX_SMALL_CODE_END _Pragma("clang attribute pop")
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define AUSPEX_SMALL_CODE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define AUSPEX_SMALL_CODE_END _Pragma("GCC pop_options")
+#else
+#define AUSPEX_SMALL_CODE_BEGIN
+#define AUSPEX_SMALL_CODE_END
+#endif
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -1546,9 +1565,10 @@ class Part {
     };
 };
 std::string say_parts(const Part* parts, size_t n);
-/// Concatenates its arguments: say("found ", n, ", expected ", m).
+/// Concatenates its arguments: say("found ", n, ", expected ", m). Inlined, like fail(): hardly a list of types comes
+/// twice, and a function for each is more code than the list.
 template <class... A>
-std::string say(const A&... parts) {
+AUSPEX_INLINE std::string say(const A&... parts) {
     const Part list[] = {parts...};
     return say_parts(list, sizeof...(parts));
 }
@@ -1557,9 +1577,15 @@ std::string say(const A&... parts) {
 /// escape or a line break.
 std::string quote(std::string_view text, size_t max_bytes = 80);
 
+/// Sorts numbers, mostly indices, by any rule: one function for lists that are sorted once, because each std::sort with
+/// a rule of its own is up to 4 KB of code.
+void sort_indices(std::vector<uint32_t>& list, const std::function<bool(uint32_t, uint32_t)>& less);
+/// 0 .. n-1 in the order of `less`.
+std::vector<uint32_t> sorted_indices(size_t n, const std::function<bool(uint32_t, uint32_t)>& less);
+
 Status fail_parts(Code code, const Part* parts, size_t n);
 template <class... A>
-Status fail(Code code, const A&... parts) {
+AUSPEX_INLINE Status fail(Code code, const A&... parts) {
     const Part list[] = {parts...};
     return fail_parts(code, list, sizeof...(parts));
 }
@@ -2667,6 +2693,11 @@ class Json {
     const std::vector<std::string>& keys() const;
     /// The member of an object, or null: also when this is no object. cost: linear in the members.
     const Json* find(std::string_view key) const;
+    /// A literal's length is known.
+    template <size_t n>
+    const Json* find(const char (&key)[n]) const {
+        return find(std::string_view(key, n - 1));
+    }
 
     /// What json.dumps(value, ensure_ascii=False) writes in Python; with Numbers::written the numbers keep their
     /// digits. Python's form of 1e400 is Infinity, which is no JSON.
@@ -3974,7 +4005,7 @@ class ExprPool {
     ExprId joined(ExprId d, ExprId rest);
     void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
     void merge_sets(std::vector<ExprId>& parts);
-    ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
+    ExprId one_of_range(const std::vector<std::string_view>& texts, size_t first, size_t last, size_t depth);
 
     std::vector<ExprNode> nodes_;
     std::vector<ExprId> lists_;
@@ -6597,9 +6628,6 @@ bool has_path(CpuPath path);
 
 #if defined(__GNUC__)
 #define AUSPEX_PRAGMA(text) _Pragma(#text)
-#define AUSPEX_INLINE inline __attribute__((always_inline))
-#else
-#define AUSPEX_INLINE inline
 #endif
 #if defined(__clang__)
 #define AUSPEX_SIMD_BEGIN(name) AUSPEX_PRAGMA(clang attribute push(__attribute__((target(name))), apply_to = function))
@@ -13247,6 +13275,7 @@ Status check_limit(const Model::Impl& model, const SessionOptions& options);
 // ------------------------------------------------------------------------------- src/base/base.cpp
 
 #include <new>
+#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -13320,6 +13349,17 @@ std::string quote(std::string_view text, size_t max_bytes) {
     return out;
 }
 
+void sort_indices(std::vector<uint32_t>& list, const std::function<bool(uint32_t, uint32_t)>& less) {
+    std::sort(list.begin(), list.end(), [&less](uint32_t a, uint32_t b) { return less(a, b); });
+}
+
+std::vector<uint32_t> sorted_indices(size_t n, const std::function<bool(uint32_t, uint32_t)>& less) {
+    std::vector<uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0u);
+    sort_indices(order, less);
+    return order;
+}
+
 Block& Block::operator=(Block&& o) noexcept {
     if (this != &o) {
         reset();
@@ -13365,6 +13405,7 @@ void Block::reset() {
 
 #include <stdexcept>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -13408,9 +13449,11 @@ Status empty_handle(const char* handle, const char* make) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------------- src/base/system.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -13488,6 +13531,7 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------------- src/base/number.cpp
 
@@ -13864,6 +13908,7 @@ void decode_iq4_xs(const uint8_t* b, float* y) {
 
 // ------------------------------------------------------------------------------- src/base/file.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -14249,6 +14294,7 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------------- src/base/checksum.cpp
 
@@ -14301,6 +14347,7 @@ uint64_t Checksum::value() const {
 
 // -------------------------------------------------------------------------- src/base/disk_file.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -14680,6 +14727,7 @@ void TemporaryFile::remove() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------------- src/base/gguf.cpp
 
@@ -14782,7 +14830,7 @@ class Reader {
         return skip(n);
     }
     template <class... A>
-    bool refuse(Code code, const A&... parts) {
+    AUSPEX_INLINE bool refuse(Code code, const A&... parts) {
         status_ = fail(code, parts...);
         return false;
     }
@@ -14873,6 +14921,8 @@ inline bool read_array(Reader& r, Meta& m) {
     }
     return true;
 }
+
+AUSPEX_SMALL_CODE_BEGIN
 
 inline bool read_meta(Reader& r, Meta& m) {
     r.at("a metadata key");
@@ -14984,9 +15034,8 @@ inline std::string_view name_of(const Tensor& t) { return t.name; }
 
 /// Indices of names in their order; `twice` receives the index of a name that comes again, or SIZE_MAX.
 std::vector<uint32_t> sorted_names(const std::vector<std::string_view>& names, size_t* twice) {
-    std::vector<uint32_t> order(names.size());
-    for (uint32_t i = 0; i < names.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+    std::vector<uint32_t> order =
+        sorted_indices(names.size(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
     *twice = SIZE_MAX;
     for (size_t i = 1; i < order.size(); ++i)
         if (names[order[i - 1]] == names[order[i]]) *twice = order[i];
@@ -15130,12 +15179,14 @@ const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------------- src/base/gguf_meta.cpp
 
 // Typed metadata values, and the error texts for a wrong type or value.
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -15324,6 +15375,7 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------------- src/base/json.cpp
 
@@ -15935,10 +15987,8 @@ void SpecialMatcher::build(const std::vector<Word>& words) {
     nodes_.clear();
     std::fill(std::begin(root_child_), std::end(root_child_), 0u);
     if (words.empty()) return;
-    std::vector<uint32_t> order(words.size());
-    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
     const auto less_byte = [](char a, char b) { return static_cast<uint8_t>(a) < static_cast<uint8_t>(b); };
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const std::vector<uint32_t> order = sorted_indices(words.size(), [&](uint32_t a, uint32_t b) {
         const std::string_view x = words[a].bytes, y = words[b].bytes;
         if (x == y) return words[a].id < words[b].id;
         return std::lexicographical_compare(x.rbegin(), x.rend(), y.rbegin(), y.rend(), less_byte);
@@ -16281,7 +16331,7 @@ Status Tokenizer::Loader::index_normal() {
 }
 
 Status Tokenizer::Loader::index_special() {
-    std::sort(t.specials_.begin(), t.specials_.end(), [this](uint32_t a, uint32_t b) {
+    sort_indices(t.specials_, [this](uint32_t a, uint32_t b) {
         ++work.n_compare;
         const int order = t.raw(a).compare(t.raw(b));
         return order != 0 ? order < 0 : a < b;
@@ -19384,6 +19434,7 @@ Result<ChatPrompt> render_program(const ChatRequest& request, const ChatTemplate
 
 // ------------------------------------------------------------------------------- src/base/chat.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -19806,9 +19857,11 @@ AUSPEX_CATCH_EMPTY
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/base/chat_request.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -20000,6 +20053,7 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/base/reply_parser.cpp
 
@@ -20628,6 +20682,8 @@ unsigned JsonTypes::of(const Json& value) {
     return kObject;
 }
 
+AUSPEX_SMALL_CODE_BEGIN
+
 ArgumentType argument_type(const Json* schema, const Json& parameters) {
     ArgumentType out;
     if (schema == nullptr) return out;
@@ -20687,6 +20743,7 @@ ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::st
 }
 
 }  // namespace detail
+AUSPEX_SMALL_CODE_END
 
 Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                               const std::vector<std::string>& tools) AUSPEX_BOUNDARY {
@@ -21054,11 +21111,11 @@ ExprId ExprPool::deferred(ExprKind kind, uint32_t a, uint32_t b, uint32_t lo, ui
     return intern(n);
 }
 
-ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth) {
+ExprId ExprPool::one_of_range(const std::vector<std::string_view>& texts, size_t first, size_t last, size_t depth) {
     // Every text of the range agrees up to `depth`.
-    if (last - first == 1) return text(std::string_view(texts[first]).substr(depth));
+    if (last - first == 1) return text(texts[first].substr(depth));
     size_t common = depth;
-    const std::string &low = texts[first], &high = texts[last - 1];
+    const std::string_view low = texts[first], high = texts[last - 1];
     while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
     std::vector<ExprId> branches;
     size_t at = first;
@@ -21073,14 +21130,15 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
         branches.push_back(one_of_range(texts, at, end, common));
         at = end;
     }
-    return concat(text(std::string_view(low).substr(depth, common - depth)), choice(std::move(branches)));
+    return concat(text(low.substr(depth, common - depth)), choice(std::move(branches)));
 }
 
 ExprId ExprPool::one_of(std::vector<std::string> texts) {
-    std::sort(texts.begin(), texts.end());
-    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-    if (texts.empty()) return kNoMatch;
-    return one_of_range(texts, 0, texts.size(), 0);
+    std::vector<std::string_view> sorted;
+    for (const uint32_t i : sorted_indices(texts.size(), [&](uint32_t a, uint32_t b) { return texts[a] < texts[b]; }))
+        if (sorted.empty() || sorted.back() != texts[i]) sorted.push_back(texts[i]);
+    if (sorted.empty()) return kNoMatch;
+    return one_of_range(sorted, 0, sorted.size(), 0);
 }
 
 ExprId ExprPool::any_text() {
@@ -21345,7 +21403,6 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
 // Thread  as grammar/expr.h.
 // Tests   tests/test_grammar.cpp
 
-#include <numeric>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -21778,6 +21835,8 @@ ExprId Rules::expand_members(ExprId e) {
     return pool.choice(std::move(ways));
 }
 
+AUSPEX_SMALL_CODE_BEGIN
+
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
     uint32_t n_usable = 0, n_required = 0;
     for (const ObjectRule::Member& m : o.listed) {
@@ -21998,9 +22057,11 @@ Status Rules::finish() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------------- src/grammar/regex.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -22466,12 +22527,14 @@ Result<std::shared_ptr<const Rules>> rules_from_regex(std::string_view pattern) 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------------- src/grammar/gbnf.cpp
 
 // grammar/gbnf: the front end for GBNF, declared in grammar/regex.h.
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -22500,7 +22563,7 @@ class GbnfReader {
         const auto root = index_.find("root");
         if (root == index_.end())
             return fail(Code::bad_argument, "the grammar has no rule 'root'; the text begins there");
-        rules_.start = root->second;
+        rules_.start = static_cast<uint32_t>(root->second);
         return {};
     }
 
@@ -22541,7 +22604,7 @@ class GbnfReader {
     }
     uint32_t rule_index(const std::string& name) {
         const auto found = index_.find(name);
-        if (found != index_.end()) return found->second;
+        if (found != index_.end()) return static_cast<uint32_t>(found->second);
         const uint32_t r = rules_.add_rule(name);
         index_.emplace(name, r);
         defined_.push_back(0);
@@ -22768,7 +22831,7 @@ class GbnfReader {
     Rules& rules_;
     size_t at_ = 0;
     Status status_;
-    std::map<std::string, uint32_t> index_;
+    std::map<std::string, size_t> index_;
     std::vector<size_t> defined_, used_;  ///< of each rule: the byte of its definition + 1, and of its first use
 };
 
@@ -22854,6 +22917,7 @@ Result<std::shared_ptr<const Rules>> rules_from_gbnf(std::string_view text) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/grammar/automaton.cpp
 
@@ -23132,6 +23196,7 @@ void Automaton::compact(std::vector<StateId>& keep) {
 
 // --------------------------------------------------------------------- src/grammar/json_number.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -23453,11 +23518,13 @@ Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------ src/grammar/schema_flatten.cpp
 
 // grammar/schema_flatten: divides sets of schemas into branches without alternatives. Declared in grammar/schema.h.
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -23980,6 +24047,7 @@ Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view sch
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------- src/grammar/schema_negate.cpp
 
@@ -23988,6 +24056,7 @@ Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view sch
 // A keyword that is violated is written as a schema of its own; keywords that begin with an exclamation mark are known
 // to this compiler only.
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -24132,6 +24201,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------- src/grammar/schema_types.cpp
 
@@ -24220,8 +24290,8 @@ bool SchemaCompiler::count(const Json& schema, const std::string& key, const Jso
 
 bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
     unsigned types = 0;
-    const std::vector<Json> single{value};
-    for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
+    const Span<const Json> names = value.is(Json::Kind::array) ? value.items() : Span<const Json>(&value, 1);
+    for (const Json& v : names) {
         const unsigned type = v.is(Json::Kind::string) ? JsonTypes::named(v.text()) : 0;
         if (type == 0)
             return fail_at(Code::bad_argument, schema, "type",
@@ -24363,6 +24433,8 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 }
 
 // ------------------------------------------------------------------------------------------ expressions
+
+AUSPEX_SMALL_CODE_BEGIN
 
 ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
@@ -24631,11 +24703,13 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------ src/grammar/schema_objects.cpp
 
 // grammar/schema_objects: objects and arrays as expressions. Declared in grammar/schema.h.
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -24985,11 +25059,13 @@ ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------- src/grammar/schema_check.cpp
 
 // grammar/schema_check: validates a value that a schema itself contains (enum, const). Declared in grammar/schema.h.
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -25176,9 +25252,11 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------- src/grammar/tool_calls.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -25402,9 +25480,11 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/grammar/interface.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 
@@ -25442,6 +25522,7 @@ Span<const std::string> Grammar::ignored() const noexcept {
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------- src/grammar/vocab_trie.cpp
 
@@ -26073,6 +26154,7 @@ Matcher::Fit Matcher::fit(ExprId e, const Alphabet& alphabet, const Classes& fol
 
 // ------------------------------------------------------------------------------- src/plan/plan.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -26303,9 +26385,11 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------------- src/plan/weights.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -26359,9 +26443,11 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------------- src/plan/pair.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -26517,12 +26603,14 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------------- src/plan/arch.cpp
 
 #include <unordered_set>
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -26776,9 +26864,11 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------- src/plan/arch_parts.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -27046,6 +27136,7 @@ void mtp_head(const LayerBuilder& layer, bool raw) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------ src/plan/arch_qwen35.cpp
 
@@ -27053,6 +27144,7 @@ void mtp_head(const LayerBuilder& layer, bool raw) {
 // layers one with gated attention. docs/MODEL.md has the formulas.
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -27260,6 +27352,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------ src/plan/arch_step35.cpp
 
@@ -27267,6 +27360,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 // after a few dense layers; chained MTP blocks. docs/MODEL.md has the formulas.
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -27446,6 +27540,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------- src/machine/backend.cpp
 
@@ -27645,6 +27740,7 @@ void Thread::join() {
 
 // -------------------------------------------------------------------- src/machine/thread_count.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -27724,6 +27820,7 @@ void ThreadCount::keep(uint32_t n) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------------- src/machine/pool.cpp
 
@@ -28024,6 +28121,7 @@ void* Background::work_loop(void* me) {
 
 // ---------------------------------------------------------------------- src/machine/huge_pages.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -28096,6 +28194,7 @@ void HugePages::release() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------- src/machine/cpu/features.cpp
 
@@ -28116,6 +28215,7 @@ void HugePages::release() {
 #include <sys/sysctl.h>
 #endif
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -28252,6 +28352,7 @@ uint32_t n_physical_core() {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------- src/machine/cpu/kernels.cpp
 
@@ -33707,6 +33808,7 @@ const CpuKernels* neon_dotprod_kernels() {
 
 // ----------------------------------------------------------------- src/machine/cpu/packed_file.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -33785,9 +33887,11 @@ Span<const std::byte> PackedFile::find(uint32_t slot) const {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------- src/machine/cpu/context.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -33977,6 +34081,8 @@ Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> mode
     context->lay_out(options);
     return std::unique_ptr<Context>(std::move(context));
 }
+
+AUSPEX_SMALL_CODE_END
 
 void CpuContext::reset() {
     const Plan& plan = *model_->plan;
@@ -34816,6 +34922,8 @@ Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
 
 }  // namespace moe_impl
 
+AUSPEX_SMALL_CODE_BEGIN
+
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
     for (const Tape* tape : plan.tapes()) {
         for (const Op& op : tape->ops) {
@@ -34862,6 +34970,8 @@ void CpuContext::lay_out_moe() {
     moe_.q_shared = place<std::byte>(quantised_bytes(n_row_max_, d_in));
     moe_.part = place<float>(uint64_t{model_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
 }
+
+AUSPEX_SMALL_CODE_END
 
 /// The moe operation of one layer.
 struct CpuWalk::Experts {
@@ -35017,6 +35127,7 @@ void CpuWalk::moe(const Op& op) {
 
 // ------------------------------------------------------------------------- src/machine/cpu/cpu.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -35300,6 +35411,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 #ifndef AUSPEX_NO_VULKAN
 
@@ -35308,6 +35420,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 #ifndef AUSPEX_NO_VULKAN
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -35356,6 +35469,7 @@ std::vector<std::string> apply_quirks(Span<const Quirk> quirks, DeviceTraits* t)
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
 
 // -------------------------------------------------------------------- src/machine/vulkan/probe.cpp
@@ -35363,6 +35477,7 @@ std::vector<std::string> apply_quirks(Span<const Quirk> quirks, DeviceTraits* t)
 #ifndef AUSPEX_NO_VULKAN
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -35919,6 +36034,7 @@ std::string describe(const DeviceTraits& t) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
 
 // ------------------------------------------------------------------- src/machine/vulkan/loader.cpp
@@ -36024,6 +36140,7 @@ void keep_drivers_loaded() {
 #ifndef AUSPEX_NO_VULKAN
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -36408,6 +36525,8 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
 
 }  // namespace device_impl
 
+AUSPEX_SMALL_CODE_END
+
 // --------------------------------------------------------------------------------- what is public
 
 const char* result_name(VkResult result) {
@@ -36460,6 +36579,8 @@ Status Gpu::check(VkResult result, const char* function, const char* doing) {
     return fail(code, function, " returned ", result_name(result), " (", static_cast<int>(result), ")",
                 *doing ? ": " : ".", doing, hint);
 }
+
+AUSPEX_SMALL_CODE_BEGIN
 
 std::string Gpu::report() const {
     std::string s = describe(traits);
@@ -36549,6 +36670,8 @@ Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
     }
     return names;
 }
+
+AUSPEX_SMALL_CODE_END
 
 uint64_t Gpu::budget_bytes() {
     uint64_t left = UINT64_MAX;
@@ -48932,6 +49055,7 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
 #ifndef AUSPEX_NO_VULKAN
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -49227,6 +49351,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
 
 // ------------------------------------------------------------------- src/machine/vulkan/repack.cpp
@@ -53508,6 +53633,7 @@ Result<Cycle> VulkanContext::resample(uint32_t row, Span<const uint32_t> allowed
 #ifndef AUSPEX_NO_VULKAN
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -53633,12 +53759,14 @@ Result<StepCounts> VulkanContext::count(const Step& step) const {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
 
 // ------------------------------------------------------------------- src/machine/vulkan/vulkan.cpp
 
 #ifndef AUSPEX_NO_VULKAN
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -53830,12 +53958,14 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 #endif  // AUSPEX_NO_VULKAN
 
 #endif  // #ifndef AUSPEX_NO_VULKAN
 
 // ---------------------------------------------------------------------------- src/engine/model.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace model_impl {
@@ -54185,6 +54315,30 @@ Result<Model> Model::load(const Device& device, const FileReader& reader, const 
 }
 AUSPEX_CATCH
 
+std::string Model::describe_plan() const AUSPEX_BOUNDARY {
+    using namespace detail;
+    if (!impl_) return std::string();
+    const Plan& plan = impl_->plan;
+    std::map<std::string, uint64_t> n_tensor, n_byte;  // by type
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        n_tensor[type_info(s.type).name] += 1;
+        n_byte[type_info(s.type).name] += row_bytes(s.type, n);
+    }
+    std::string text;
+    for (const auto& t : n_tensor) text.append(say(t.first, ": ", t.second, " tensors, ", n_byte[t.first], " bytes\n"));
+    text.append("trunk\n" + print_tape(plan, plan.trunk));
+    for (size_t i = 0; i < plan.mtp.size(); ++i)
+        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
+                    print_tape(plan, plan.mtp[i]));
+    return text;
+}
+AUSPEX_CATCH_EMPTY
+
+AUSPEX_SMALL_CODE_END
+
 const ModelInfo& Model::info() const {
     static const ModelInfo empty;
     return impl_ ? impl_->info : empty;
@@ -54222,30 +54376,6 @@ Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDA
 }
 AUSPEX_CATCH
 
-std::string Model::describe_plan() const AUSPEX_BOUNDARY {
-    using namespace detail;
-    if (!impl_) return std::string();
-    const Plan& plan = impl_->plan;
-    std::map<std::string, std::pair<uint64_t, uint64_t>> by_type;  // name -> (tensors, bytes)
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
-        auto& entry = by_type[type_info(s.type).name];
-        entry.first += 1;
-        entry.second += row_bytes(s.type, n);
-    }
-    std::string text;
-    for (const auto& t : by_type)
-        text.append(say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
-    text.append("trunk\n" + print_tape(plan, plan.trunk));
-    for (size_t i = 0; i < plan.mtp.size(); ++i)
-        text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
-                    print_tape(plan, plan.mtp[i]));
-    return text;
-}
-AUSPEX_CATCH_EMPTY
-
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -54257,6 +54387,7 @@ AUSPEX_CATCH_EMPTY
 // Thread  none of its own; a loaded Vocabulary is immutable.
 // Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace file_info_impl {
@@ -54381,6 +54512,7 @@ bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_en
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------------- src/engine/sampler.cpp
 
@@ -56991,6 +57123,7 @@ void PrefixTree::forget_unused() {
 
 // -------------------------------------------------------------------- src/engine/prefix_report.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 
@@ -57041,6 +57174,7 @@ std::string describe(const PrefixReport& r) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------ src/engine/mtp_cache.cpp
 
@@ -58751,6 +58885,7 @@ Status DeviceDecoder::drain() {
 
 // ------------------------------------------------------------------ src/engine/session_options.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -58807,9 +58942,11 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------- src/engine/snapshot.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -58993,9 +59130,11 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------- src/engine/part_log.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -59339,9 +59478,11 @@ Status LogWriter::commit(Span<const LogPart> parts, LogMark* mark) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/engine/file_parts.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -59555,9 +59696,11 @@ Status check_content(Session::Impl& s, FileContent* c) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------- src/engine/session_file.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -59923,9 +60066,11 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------- src/engine/memory_plan.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace memory_plan_impl {
@@ -60525,6 +60670,7 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------------- src/engine/session.cpp
 
@@ -60539,6 +60685,8 @@ Status Session::Impl::Call::status() const {
 }
 
 // -------------------------------------------------------------------------------------- opening
+
+AUSPEX_SMALL_CODE_BEGIN
 
 Status Session::Impl::open() {
     using namespace detail;
@@ -60630,6 +60778,8 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     return session;
 }
 AUSPEX_CATCH
+
+AUSPEX_SMALL_CODE_END
 
 void Session::cancel(bool on) noexcept {
     if (cancel_) *cancel_ = on;
@@ -60876,6 +61026,8 @@ AUSPEX_CATCH
 
 // -------------------------------------------------------------------------------------- snapshots
 
+AUSPEX_SMALL_CODE_BEGIN
+
 uint64_t Session::Impl::snapshot_id() {
     if (state_id == 0) state_id = detail::state_id(*model, kv);
     return state_id;
@@ -61023,6 +61175,7 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // --------------------------------------------------------------------- src/engine/session_fork.cpp
 
@@ -61039,6 +61192,7 @@ AUSPEX_CATCH
 
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace session_fork_impl {
@@ -61286,6 +61440,7 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------------- src/engine/score.cpp
 
@@ -61295,6 +61450,7 @@ AUSPEX_CATCH
 
 
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
@@ -61489,6 +61645,7 @@ AUSPEX_CATCH
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ---------------------------------------------------------------------- src/engine/text_stream.cpp
 
