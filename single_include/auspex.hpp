@@ -16774,6 +16774,7 @@ void Marked::add_mark(size_t from, size_t to) {
 
 // ------------------------------------------------------------------------ src/base/jinja_names.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -16893,9 +16894,11 @@ bool takes_argument(Test test) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------------- src/base/jinja_lex.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -17148,9 +17151,11 @@ Result<std::vector<Lexeme>> lex(std::string_view source) { return lex_impl::Lexe
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------ src/base/jinja_parse.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -17723,9 +17728,11 @@ Result<Program> parse(std::string_view source) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------ src/base/jinja_value.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -18019,9 +18026,11 @@ Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // -------------------------------------------------------------------------- src/base/jinja_run.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -18551,9 +18560,11 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/base/jinja_filter.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -18863,9 +18874,11 @@ Value Run::indented(const Marked& text, const Arguments& args) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------- src/base/jinja_call.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -19145,9 +19158,11 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ----------------------------------------------------------------------- src/base/chat_program.cpp
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -19431,6 +19446,7 @@ Result<ChatPrompt> render_program(const ChatRequest& request, const ChatTemplate
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
 
 // ------------------------------------------------------------------------------- src/base/chat.cpp
 

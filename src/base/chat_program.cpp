@@ -2,6 +2,7 @@
 
 #include "jinja_run.h"
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -285,3 +286,4 @@ Result<ChatPrompt> render_program(const ChatRequest& request, const ChatTemplate
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

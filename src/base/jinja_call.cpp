@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -281,3 +282,4 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END

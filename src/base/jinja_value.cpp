@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -298,3 +299,4 @@ Status to_json(const Value& value, const JsonForm& form, std::string* to, size_t
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+AUSPEX_SMALL_CODE_END
