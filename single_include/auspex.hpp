@@ -362,8 +362,8 @@ struct FileReader {
 struct EncodeOptions {
     /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
-    /// The text begins a history: the token that the file asks for in front of each text (tokenizer.ggml.add_bos_token)
-    /// goes first, unless the text has it. Of the models that are supported, those of step35 ask for one.
+    /// The text begins a history: put the BOS token first where the file asks for it (tokenizer.ggml.add_bos_token),
+    /// unless the text begins with it. Of the supported models, those of step35 ask for it.
     bool begin = false;
 };
 
@@ -3186,7 +3186,7 @@ bool find_function(std::string_view name, Function* to);
 /// Whether the test needs an argument after its name.
 bool takes_argument(Test test);
 
-/// What a node does, and where its parts are: a, b, c are nodes (0: none), parts a list of nodes, names go with them.
+/// The kind of a node, and what its fields hold: a, b and c are indices of nodes (0: none), parts a list of them.
 enum class Op : uint8_t {
     // Statements
     body,        ///< parts, one after the other
@@ -3258,7 +3258,7 @@ struct Node {
     };
 };
 
-/// What lies between the marks of a template.
+/// One lexical unit of a template: text outside of tags, or a word within one.
 struct Lexeme {
     enum class Kind : uint8_t {
         text,
@@ -3360,8 +3360,10 @@ constexpr size_t kMaxHeapBytes = size_t{512} << 20;
 
 class Heap {
   public:
-    static Value boolean(bool b);
-    static Value integer(int64_t i);
+    /// One of a kind that refers to no Data.
+    static Value plain(Value::Kind kind, int64_t integer = 0);
+    static Value boolean(bool b) { return plain(Value::Kind::boolean, b ? 1 : 0); }
+    static Value integer(int64_t i) { return plain(Value::Kind::integer, i); }
     static Value real(double d);
     Value string(Marked&& text);
     /// Text that the template did not write.
@@ -3385,7 +3387,7 @@ bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
 ///
 /// errors    bad_argument: a value that is too large or nests too deep.
-Result<Marked> to_text(const Value& value, size_t max_bytes = kMaxHeapBytes);
+Result<Marked> to_text(const Value& value, size_t max_bytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
@@ -3609,6 +3611,12 @@ struct ArgumentType {
 /// Both the reader of replies and the grammar of calls decide by this. schema: that of the argument, or null;
 /// parameters: that of the tool, within which $ref leads.
 ArgumentType argument_type(const Json* schema, const Json& parameters);
+
+inline bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+inline bool ends_with(std::string_view text, std::string_view with) {
+    return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
+}
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
@@ -17932,16 +17940,10 @@ const Value* Value::find(std::string_view key) const {
     return nullptr;
 }
 
-Value Heap::boolean(bool b) {
+Value Heap::plain(Value::Kind kind, int64_t integer) {
     Value v;
-    v.kind = Value::Kind::boolean;
-    v.integer = b ? 1 : 0;
-    return v;
-}
-Value Heap::integer(int64_t i) {
-    Value v;
-    v.kind = Value::Kind::integer;
-    v.integer = i;
+    v.kind = kind;
+    v.integer = integer;
     return v;
 }
 Value Heap::real(double d) {
@@ -17981,7 +17983,7 @@ Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
 Value Heap::of_json(const Json& json) {
     Value v;
     switch (json.kind()) {
-        case Json::Kind::null: v.kind = Value::Kind::none; return v;
+        case Json::Kind::null: return plain(Value::Kind::none);
         case Json::Kind::boolean: return boolean(json.boolean());
         case Json::Kind::string: return input(json.text());
         case Json::Kind::number: {
@@ -18167,13 +18169,7 @@ Run::Flow Run::statement(uint32_t id) {
         case Op::set: assign(n.names, expression(n.a)); return Flow::next;
         case Op::set_member: set_member(n); return Flow::next;
         case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
-        case Op::macro: {
-            Value v;
-            v.kind = Value::Kind::macro;
-            v.integer = id;
-            set(n.text, v);
-            return Flow::next;
-        }
+        case Op::macro: set(n.text, Heap::plain(Value::Kind::macro, id)); return Flow::next;
         case Op::break_: return Flow::break_;
         case Op::continue_: return Flow::continue_;
         default: return Flow::next;
@@ -18267,11 +18263,7 @@ Value Run::expression(uint32_t id) {
 
 Value Run::evaluate(const Node& n) {
     switch (n.op) {
-        case Op::none: {
-            Value v;
-            v.kind = Value::Kind::none;
-            return v;
-        }
+        case Op::none: return Heap::plain(Value::Kind::none);
         case Op::true_:
         case Op::false_: return Heap::boolean(n.op == Op::true_);
         case Op::integer: return Heap::integer(n.integer);
@@ -18283,10 +18275,7 @@ Value Run::evaluate(const Node& n) {
         case Op::member: {
             const Value of = expression(n.a);
             if (!is_method(of, n.text)) return member(of, n.text, program_.nodes[n.a]);
-            Value method;
-            method.kind = Value::Kind::function;
-            method.integer = static_cast<int64_t>(Function::method);
-            return method;
+            return Heap::plain(Value::Kind::function, static_cast<int64_t>(Function::method));
         }
         case Op::item: return item(n);
         case Op::slice: return slice(n);
@@ -18325,13 +18314,8 @@ Value Run::name(std::string_view name) {
             if (names[k].first == name) return names[k].second;
         if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
     }
-    Value v;
     Function f = Function::dict;
-    if (find_function(name, &f)) {
-        v.kind = Value::Kind::function;
-        v.integer = static_cast<int64_t>(f);
-    }
-    return v;
+    return find_function(name, &f) ? Heap::plain(Value::Kind::function, static_cast<int64_t>(f)) : Value();
 }
 
 Value Run::map(const Node& n) {
@@ -18770,8 +18754,8 @@ Value Run::selected(Filter which, const std::vector<Value>& items, const Argumen
     if (args.items.size() < at) return wrong("expected the name of an attribute");
     Test by = Test::defined;
     const bool tests = args.items.size() > at;
-    if (tests && !find_test(text_of(args.items[at]).text, &by))
-        return wrong("there is no test ", quote(text_of(args.items[at]).text));
+    const std::string name = tests ? text_of(args.items[at]).text : std::string();
+    if (tests && !find_test(name, &by)) return wrong("there is no test ", quote(name));
     const Value argument = args.items.size() > at + 1 ? args.items[at + 1] : Value();
     std::vector<Value> kept;
     for (const Value& v : items) {
@@ -19043,7 +19027,7 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
     }
     const int64_t by = which == Test::divisibleby && argument.is(Value::Kind::integer) ? argument.integer : 2;
     if (!v.is(Value::Kind::integer) || by == 0) {
-        wrong("expected an integer, and another than 0 to divide by; found ", v.kind_name());
+        wrong("expected an integer, and a divisor other than 0; found ", v.kind_name());
         return false;
     }
     return (by == -1 || v.integer % by == 0) != (which == Test::odd);
@@ -19061,9 +19045,7 @@ Value Run::method(const Value& of, const std::string& name, const Arguments& arg
             const Value* found = of.find(text_argument(args, 0, "key").text);
             const Value* absent = args.find(1, "default");
             if (found != nullptr || absent != nullptr) return found != nullptr ? *found : *absent;
-            Value none;
-            none.kind = Value::Kind::none;
-            return none;
+            return Heap::plain(Value::Kind::none);
         }
         if (name == "values") return heap.list(std::vector<Value>(of.items()));
         std::vector<Value> keys;
@@ -19120,18 +19102,16 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
     const std::string& s = text.text;
     size_t end = s.size(), begin = 0;
     if (spaces) {
-        const Marked inner = stripped(text, nullptr, true, true);
-        begin = s.find(inner.text);
-        end = begin + inner.text.size();
-        if (inner.text.empty()) return heap.list({});
-        const std::vector<size_t> starts = character_starts(s);
-        for (size_t i = 0; i + 1 < starts.size(); ++i) {
-            if (starts[i] < begin || starts[i] >= end) continue;
-            if (!stripped(text.cut(starts[i], starts[i + 1]), nullptr, true, false).text.empty()) continue;
-            if (!cuts.empty() && cuts.back().second == starts[i])
-                cuts.back().second = starts[i + 1];
+        const std::string_view inner = trim_space(s);
+        if (inner.empty()) return heap.list({});
+        begin = static_cast<size_t>(inner.data() - s.data());
+        end = begin + inner.size();
+        for (size_t at = begin, n = 0; at < end; at += n) {
+            if (!is_python_space(decode_utf8(s.data() + at, end - at, &n))) continue;
+            if (!cuts.empty() && cuts.back().second == at)
+                cuts.back().second += n;
             else
-                cuts.emplace_back(starts[i], starts[i + 1]);
+                cuts.emplace_back(at, at + n);
         }
     } else {
         for (size_t at = s.find(separator); at != std::string::npos; at = s.find(separator, at + separator.size()))
@@ -19196,8 +19176,7 @@ class Input {
             messages.push_back(value);
         }
         run_.set("messages", heap_.list(std::move(messages)));
-        Value tools;
-        tools.kind = Value::Kind::none;
+        Value tools = Heap::plain(Value::Kind::none);
         if (!r.tools.empty()) {
             std::vector<Value> list(r.tools.size());
             for (size_t i = 0; i < list.size(); ++i) AUSPEX_TRY(json(r.tools[i], say("tools[", i, "]"), &list[i]));
@@ -19292,17 +19271,13 @@ std::vector<size_t> turns(const Marked& text) {
     return starts;
 }
 
-bool begins_with(const std::string& text, size_t at, std::string_view with) {
-    return text.compare(at, with.size(), with) == 0;
-}
-
 /// Adds the ends of the system part, of the last message of the user and of the last message, where a turn begins
 /// behind them.
 void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool* has_pinned) {
     const std::vector<size_t> starts = turns(text);
     size_t i_first = 0, after_user = 0;
     const auto role_is = [&](size_t i, std::string_view role) {
-        return begins_with(text.text, starts[i] + kTurn.size(), role);
+        return starts_with(std::string_view(text.text).substr(starts[i] + kTurn.size()), role);
     };
     while (i_first < starts.size() && (role_is(i_first, "system\n") || role_is(i_first, "developer\n"))) ++i_first;
     const size_t n_turn = starts.size() - (generates && !starts.empty() ? 1 : 0);
@@ -19365,8 +19340,6 @@ Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request, b
     return pieces_of(text, request.add_generation_prompt);
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 /// What the template makes of a conversation; empty if it refuses that.
 std::string tried(const ChatProgram& program, const ChatRequest& request) {
     ChatPrompt prompt;
@@ -19423,7 +19396,6 @@ Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& 
     const bool has_switch = tried(*program, request) != prompt.text();
     request.enable_thinking = true;
     found.enable_thinking = prompt.inside_thinking || (has_switch && tried(*program, request) == prompt.text());
-    request.enable_thinking.reset();
     found.has_preserve_thinking = contains(jinja, "preserve_thinking");
     if (!try_tools(*program, &found))
         *note = "the chat template shows calls of tools in a form that is not known: requests with tools are refused";
@@ -19504,12 +19476,6 @@ class Writer {
         prompt.pieces.back().text.append(text);
     }
 };
-
-bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-bool ends_with(std::string_view text, std::string_view with) {
-    return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
-}
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 std::string_view strip_newlines_left(std::string_view text) {
     while (!text.empty() && text.front() == '\n') text.remove_prefix(1);

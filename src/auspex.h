@@ -258,8 +258,8 @@ AUSPEX_C_API auspex_code auspex_model_get_info(const auspex_model* model, auspex
 /* Flags of auspex_encode(), auspex_decode() and auspex_stream_create(). */
 enum {
     AUSPEX_SPECIAL = 1, /* parse control tokens in the text; show them */
-    AUSPEX_BEGIN = 2 /* auspex_encode() alone: the text begins a history; the token that the file asks for in front of
-                        each text (tokenizer.ggml.add_bos_token) goes first, unless the text has it */
+    AUSPEX_BEGIN = 2    /* auspex_encode() alone: the text begins a history; put the BOS token first where the file asks
+                           for it (tokenizer.ggml.add_bos_token), unless the text begins with it */
 };
 
 /* Text to ids. No token is added at either end but for AUSPEX_BEGIN. */

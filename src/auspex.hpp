@@ -358,8 +358,8 @@ struct FileReader {
 struct EncodeOptions {
     /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
-    /// The text begins a history: the token that the file asks for in front of each text (tokenizer.ggml.add_bos_token)
-    /// goes first, unless the text has it. Of the models that are supported, those of step35 ask for one.
+    /// The text begins a history: put the BOS token first where the file asks for it (tokenizer.ggml.add_bos_token),
+    /// unless the text begins with it. Of the supported models, those of step35 ask for it.
     bool begin = false;
 };
 

@@ -58,12 +58,6 @@ class Writer {
     }
 };
 
-bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-bool ends_with(std::string_view text, std::string_view with) {
-    return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
-}
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 std::string_view strip_newlines_left(std::string_view text) {
     while (!text.empty() && text.front() == '\n') text.remove_prefix(1);
     return text;

@@ -58,6 +58,12 @@ struct ArgumentType {
 /// parameters: that of the tool, within which $ref leads.
 ArgumentType argument_type(const Json* schema, const Json& parameters);
 
+inline bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+inline bool ends_with(std::string_view text, std::string_view with) {
+    return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
+}
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 

@@ -37,8 +37,7 @@ class Input {
             messages.push_back(value);
         }
         run_.set("messages", heap_.list(std::move(messages)));
-        Value tools;
-        tools.kind = Value::Kind::none;
+        Value tools = Heap::plain(Value::Kind::none);
         if (!r.tools.empty()) {
             std::vector<Value> list(r.tools.size());
             for (size_t i = 0; i < list.size(); ++i) AUSPEX_TRY(json(r.tools[i], say("tools[", i, "]"), &list[i]));
@@ -133,17 +132,13 @@ std::vector<size_t> turns(const Marked& text) {
     return starts;
 }
 
-bool begins_with(const std::string& text, size_t at, std::string_view with) {
-    return text.compare(at, with.size(), with) == 0;
-}
-
 /// Adds the ends of the system part, of the last message of the user and of the last message, where a turn begins
 /// behind them.
 void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool* has_pinned) {
     const std::vector<size_t> starts = turns(text);
     size_t i_first = 0, after_user = 0;
     const auto role_is = [&](size_t i, std::string_view role) {
-        return begins_with(text.text, starts[i] + kTurn.size(), role);
+        return starts_with(std::string_view(text.text).substr(starts[i] + kTurn.size()), role);
     };
     while (i_first < starts.size() && (role_is(i_first, "system\n") || role_is(i_first, "developer\n"))) ++i_first;
     const size_t n_turn = starts.size() - (generates && !starts.empty() ? 1 : 0);
@@ -206,8 +201,6 @@ Result<ChatPrompt> run(const ChatProgram& program, const ChatRequest& request, b
     return pieces_of(text, request.add_generation_prompt);
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 /// What the template makes of a conversation; empty if it refuses that.
 std::string tried(const ChatProgram& program, const ChatRequest& request) {
     ChatPrompt prompt;
@@ -264,7 +257,6 @@ Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& 
     const bool has_switch = tried(*program, request) != prompt.text();
     request.enable_thinking = true;
     found.enable_thinking = prompt.inside_thinking || (has_switch && tried(*program, request) == prompt.text());
-    request.enable_thinking.reset();
     found.has_preserve_thinking = contains(jinja, "preserve_thinking");
     if (!try_tools(*program, &found))
         *note = "the chat template shows calls of tools in a form that is not known: requests with tools are refused";

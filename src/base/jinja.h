@@ -93,7 +93,7 @@ bool find_function(std::string_view name, Function* to);
 /// Whether the test needs an argument after its name.
 bool takes_argument(Test test);
 
-/// What a node does, and where its parts are: a, b, c are nodes (0: none), parts a list of nodes, names go with them.
+/// The kind of a node, and what its fields hold: a, b and c are indices of nodes (0: none), parts a list of them.
 enum class Op : uint8_t {
     // Statements
     body,        ///< parts, one after the other
@@ -165,7 +165,7 @@ struct Node {
     };
 };
 
-/// What lies between the marks of a template.
+/// One lexical unit of a template: text outside of tags, or a word within one.
 struct Lexeme {
     enum class Kind : uint8_t {
         text,

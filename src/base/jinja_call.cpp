@@ -1,5 +1,7 @@
 #include "jinja_run.h"
 
+#include "unicode.h"
+
 #include <chrono>
 
 AUSPEX_SMALL_CODE_BEGIN
@@ -168,7 +170,7 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
     }
     const int64_t by = which == Test::divisibleby && argument.is(Value::Kind::integer) ? argument.integer : 2;
     if (!v.is(Value::Kind::integer) || by == 0) {
-        wrong("expected an integer, and another than 0 to divide by; found ", v.kind_name());
+        wrong("expected an integer, and a divisor other than 0; found ", v.kind_name());
         return false;
     }
     return (by == -1 || v.integer % by == 0) != (which == Test::odd);
@@ -186,9 +188,7 @@ Value Run::method(const Value& of, const std::string& name, const Arguments& arg
             const Value* found = of.find(text_argument(args, 0, "key").text);
             const Value* absent = args.find(1, "default");
             if (found != nullptr || absent != nullptr) return found != nullptr ? *found : *absent;
-            Value none;
-            none.kind = Value::Kind::none;
-            return none;
+            return Heap::plain(Value::Kind::none);
         }
         if (name == "values") return heap.list(std::vector<Value>(of.items()));
         std::vector<Value> keys;
@@ -245,18 +245,16 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
     const std::string& s = text.text;
     size_t end = s.size(), begin = 0;
     if (spaces) {
-        const Marked inner = stripped(text, nullptr, true, true);
-        begin = s.find(inner.text);
-        end = begin + inner.text.size();
-        if (inner.text.empty()) return heap.list({});
-        const std::vector<size_t> starts = character_starts(s);
-        for (size_t i = 0; i + 1 < starts.size(); ++i) {
-            if (starts[i] < begin || starts[i] >= end) continue;
-            if (!stripped(text.cut(starts[i], starts[i + 1]), nullptr, true, false).text.empty()) continue;
-            if (!cuts.empty() && cuts.back().second == starts[i])
-                cuts.back().second = starts[i + 1];
+        const std::string_view inner = trim_space(s);
+        if (inner.empty()) return heap.list({});
+        begin = static_cast<size_t>(inner.data() - s.data());
+        end = begin + inner.size();
+        for (size_t at = begin, n = 0; at < end; at += n) {
+            if (!is_python_space(decode_utf8(s.data() + at, end - at, &n))) continue;
+            if (!cuts.empty() && cuts.back().second == at)
+                cuts.back().second += n;
             else
-                cuts.emplace_back(starts[i], starts[i + 1]);
+                cuts.emplace_back(at, at + n);
         }
     } else {
         for (size_t at = s.find(separator); at != std::string::npos; at = s.find(separator, at + separator.size()))

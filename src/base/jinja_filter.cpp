@@ -209,8 +209,8 @@ Value Run::selected(Filter which, const std::vector<Value>& items, const Argumen
     if (args.items.size() < at) return wrong("expected the name of an attribute");
     Test by = Test::defined;
     const bool tests = args.items.size() > at;
-    if (tests && !find_test(text_of(args.items[at]).text, &by))
-        return wrong("there is no test ", quote(text_of(args.items[at]).text));
+    const std::string name = tests ? text_of(args.items[at]).text : std::string();
+    if (tests && !find_test(name, &by)) return wrong("there is no test ", quote(name));
     const Value argument = args.items.size() > at + 1 ? args.items[at + 1] : Value();
     std::vector<Value> kept;
     for (const Value& v : items) {

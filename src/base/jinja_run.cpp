@@ -142,13 +142,7 @@ Run::Flow Run::statement(uint32_t id) {
         case Op::set: assign(n.names, expression(n.a)); return Flow::next;
         case Op::set_member: set_member(n); return Flow::next;
         case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
-        case Op::macro: {
-            Value v;
-            v.kind = Value::Kind::macro;
-            v.integer = id;
-            set(n.text, v);
-            return Flow::next;
-        }
+        case Op::macro: set(n.text, Heap::plain(Value::Kind::macro, id)); return Flow::next;
         case Op::break_: return Flow::break_;
         case Op::continue_: return Flow::continue_;
         default: return Flow::next;
@@ -242,11 +236,7 @@ Value Run::expression(uint32_t id) {
 
 Value Run::evaluate(const Node& n) {
     switch (n.op) {
-        case Op::none: {
-            Value v;
-            v.kind = Value::Kind::none;
-            return v;
-        }
+        case Op::none: return Heap::plain(Value::Kind::none);
         case Op::true_:
         case Op::false_: return Heap::boolean(n.op == Op::true_);
         case Op::integer: return Heap::integer(n.integer);
@@ -258,10 +248,7 @@ Value Run::evaluate(const Node& n) {
         case Op::member: {
             const Value of = expression(n.a);
             if (!is_method(of, n.text)) return member(of, n.text, program_.nodes[n.a]);
-            Value method;
-            method.kind = Value::Kind::function;
-            method.integer = static_cast<int64_t>(Function::method);
-            return method;
+            return Heap::plain(Value::Kind::function, static_cast<int64_t>(Function::method));
         }
         case Op::item: return item(n);
         case Op::slice: return slice(n);
@@ -300,13 +287,8 @@ Value Run::name(std::string_view name) {
             if (names[k].first == name) return names[k].second;
         if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
     }
-    Value v;
     Function f = Function::dict;
-    if (find_function(name, &f)) {
-        v.kind = Value::Kind::function;
-        v.integer = static_cast<int64_t>(f);
-    }
-    return v;
+    return find_function(name, &f) ? Heap::plain(Value::Kind::function, static_cast<int64_t>(f)) : Value();
 }
 
 Value Run::map(const Node& n) {

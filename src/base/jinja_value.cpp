@@ -206,16 +206,10 @@ const Value* Value::find(std::string_view key) const {
     return nullptr;
 }
 
-Value Heap::boolean(bool b) {
+Value Heap::plain(Value::Kind kind, int64_t integer) {
     Value v;
-    v.kind = Value::Kind::boolean;
-    v.integer = b ? 1 : 0;
-    return v;
-}
-Value Heap::integer(int64_t i) {
-    Value v;
-    v.kind = Value::Kind::integer;
-    v.integer = i;
+    v.kind = kind;
+    v.integer = integer;
     return v;
 }
 Value Heap::real(double d) {
@@ -255,7 +249,7 @@ Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
 Value Heap::of_json(const Json& json) {
     Value v;
     switch (json.kind()) {
-        case Json::Kind::null: v.kind = Value::Kind::none; return v;
+        case Json::Kind::null: return plain(Value::Kind::none);
         case Json::Kind::boolean: return boolean(json.boolean());
         case Json::Kind::string: return input(json.text());
         case Json::Kind::number: {

@@ -67,8 +67,10 @@ constexpr size_t kMaxHeapBytes = size_t{512} << 20;
 
 class Heap {
   public:
-    static Value boolean(bool b);
-    static Value integer(int64_t i);
+    /// One of a kind that refers to no Data.
+    static Value plain(Value::Kind kind, int64_t integer = 0);
+    static Value boolean(bool b) { return plain(Value::Kind::boolean, b ? 1 : 0); }
+    static Value integer(int64_t i) { return plain(Value::Kind::integer, i); }
     static Value real(double d);
     Value string(Marked&& text);
     /// Text that the template did not write.
@@ -92,7 +94,7 @@ bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
 ///
 /// errors    bad_argument: a value that is too large or nests too deep.
-Result<Marked> to_text(const Value& value, size_t max_bytes = kMaxHeapBytes);
+Result<Marked> to_text(const Value& value, size_t max_bytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
