@@ -18740,6 +18740,11 @@ Value Run::mapped(std::vector<Value>&& items, const Arguments& args) {
         return wrong("map needs an attribute or a filter, found ", quote(name));
     Arguments rest;
     rest.items.assign(args.items.begin() + 1, args.items.end());
+    std::vector<std::string> names;
+    if (args.names != nullptr) {
+        names.assign(args.names->begin() + 1, args.names->end());
+        rest.names = &names;
+    }
     for (Value& v : items) {
         v = step() ? filter(filter_of, v, rest) : Value();
         if (failed()) return Value();

@@ -41,6 +41,7 @@ std::string printed(const std::string& source) {
 
 /// Templates, and what Jinja 3.1 prints for them as transformers sets it up.
 const char* const kPrinted[][2] = {
+    {"{{ [{'a': 1}] | map('tojson', indent=2) | join }}", "{\n  \"a\": 1\n}"},
     {"{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % 3 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2.0 * 3 }}\n", "6 1 -4 2 3.5 6.0"},
     {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' < 'b' }} {{ 1 == 1.0 }} {{ true == 1 }} {{ 'a' == 1 }}\n",
      "True False True True True False"},
