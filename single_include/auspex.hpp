@@ -829,10 +829,11 @@ struct Sampling {
 /// kept, the rest is discarded. The text is the same with every source and at every depth.
 enum class Draft {
     off,
-    mtp,         ///< the model's MTP block
-    lookup,      ///< what followed the last tokens where they occurred before
-    mtp_lookup,  ///< lookup where it has a long match, the MTP block elsewhere
-    best,        ///< mtp if the model has an MTP block, else off
+    mtp,     ///< the model's MTP block
+    lookup,  ///< what followed the last tokens where they occurred before
+    /// Both: before each pass the one that promises more; at a fixed depth lookup where it has a long match.
+    mtp_lookup,
+    best,  ///< mtp_lookup if the model has an MTP block, else lookup
 };
 
 /// The deepest draft: tokens that one pass can verify.
@@ -1326,12 +1327,19 @@ struct DraftReport {
     uint64_t cycles[kMaxDraft + 1] = {};     ///< cycles of this depth
     uint64_t evaluated[kMaxDraft + 1] = {};  ///< drafts at this place whose predecessors were all accepted
     uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
-    // Acceptance probes: while drafting is off, drafts that are only compared with the tokens that came.
+    // Of these, drafts made from the text: by lookup, or because a constraint left no choice.
+    uint64_t text_cycles = 0;  ///< cycles that verified such drafts
+    uint64_t text_tokens = 0;  ///< that these sampled
+    uint64_t text_offers = 0;  ///< times that the text offered drafts, verified or not
+    uint64_t text_right = 0;   ///< of those, the first draft was the token that came
+    // Acceptance probes: while drafting is off, drafts of the MTP block that are only compared with the tokens that
+    // came.
     uint64_t n_probe = 0, probe_rows = 0, probe_hits = 0;
     double probe_seconds = 0;
     double seconds = 0;           ///< of all cycles
     double baseline_seconds = 0;  ///< estimate for the same tokens without drafting
-    // At the present context length. A depth that was not measured (n_sample 0) is interpolated.
+    // At the present context length, of the MTP block; where there is none, of lookup with a long match. A depth that
+    // was not measured (n_sample 0) is interpolated.
     double cycle_seconds[kMaxDraft + 1] = {};          ///< T(g); 0: nothing is known yet
     double relative_cost[kMaxDraft + 1] = {};          ///< R(g) = T(g) / T(0)
     uint32_t n_sample[kMaxDraft + 1] = {};             ///< measurements of T(g)
@@ -1349,13 +1357,16 @@ struct DraftReport {
 
 /// One pass of next(): what was decided and what happened.
 struct DraftCycle {
-    size_t n_token = 0;       ///< tokens in the history before it
-    uint32_t chosen = 0;      ///< depth decided on
-    uint32_t depth = 0;       ///< drafts made: fewer near the end of the context, or after an early stop
-    uint32_t accepted = 0;    ///< of those
-    double us = 0;            ///< of the whole cycle
-    double catch_up_us = 0;   ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    uint32_t probe_rows = 0;  ///< of an acceptance probe: by the MTP block before it, or by lookup on its token
+    size_t n_token = 0;      ///< tokens in the history before it
+    uint32_t chosen = 0;     ///< depth decided on
+    uint32_t depth = 0;      ///< drafts made: fewer near the end of the context, or after an early stop
+    uint32_t accepted = 0;   ///< of those
+    double us = 0;           ///< of the whole cycle
+    double catch_up_us = 0;  ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
+    /// Unless 0 the drafts are made from the text, and so many of its last tokens are what came before them elsewhere;
+    /// UINT32_MAX: a constraint left no choice.
+    uint32_t text_match = 0;
+    uint32_t probe_rows = 0;  ///< of an acceptance probe by the MTP block before it
     uint32_t probe_hits = 0;
     double probe_us = 0;
     // The basis of the decision; 0 while nothing is measured.
@@ -1363,7 +1374,7 @@ struct DraftCycle {
     double expected_tokens = 0;              ///< E(chosen)
     double relative_cost = 0;                ///< R(chosen)
     double break_even_ratio = 0;             ///< accepted/drafted: of `chosen`, of depth 1 when that is 0
-    DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
+    DraftReason reason = DraftReason::none;  ///< unless none, the depth of the MTP block changed
 };
 
 /// What one kind of kernel did in one step.
@@ -11130,8 +11141,10 @@ class CycleCost {
     /// The depth whose last measurement was an outlier; UINT32_MAX: none.
     uint32_t surprised() const { return now().ratio[surprised_].n_surprise > 0 ? surprised_ : UINT32_MAX; }
 
+    /// Appends saved_bytes() to `to`.
     void save(std::vector<std::byte>* to) const;
-    /// errors    bad_file: not what save() wrote, or damaged. Nothing is changed then.
+    static size_t saved_bytes();
+    /// from: [saved_bytes()]. errors    bad_file: not what save() wrote, or damaged. Nothing is changed then.
     Status load(Span<const std::byte> from);
 
   private:
@@ -11149,6 +11162,8 @@ class CycleCost {
     };
     const Bucket& now() const { return bucket_[current_]; }
     double variance(const Ratio& r) const;
+    void filter(uint32_t depth, double seconds);
+    void forget_outliers(uint32_t depth);
     void first_sample(Bucket& b, Ratio& r, double log_t);
     void second_sample(Bucket& b, Ratio& r, double log_t);
     void jump(uint32_t depth, double e);
@@ -11162,6 +11177,71 @@ class CycleCost {
     uint32_t jump_depth_ = 0;  // where it was seen
     uint64_t jump_when_ = 0;   // and in which cycle
     uint32_t surprised_ = 0;   // depth
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/text_drafts.h
+
+// engine/text_drafts: what drafts made from the text alone (lookup, and what a constraint forces) are worth.
+//
+// Owns    their acceptance, by how much of the text they are based on, and the costs of cycles that verify them: no
+//         pass of an MTP block comes before. Arithmetic alone: no clock, no device.
+// Thread  belongs to one Controller.
+// Test    tests/test_text_drafts.cpp.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A match of so many tokens is likelier right than the MTP block.
+constexpr uint32_t kConfidentMatch = 6;
+/// Longer matches are equally good.
+constexpr uint32_t kLongMatch = 16;
+/// A constraint leaves no choice.
+constexpr uint32_t kForcedMatch = UINT32_MAX;
+
+/// Drafts of the next tokens that were made from the text.
+struct TextOffer {
+    uint32_t n = 0;      ///< drafts; 0: none
+    uint32_t match = 0;  ///< the last tokens of the text that they are based on, or kForcedMatch
+};
+
+class TextDrafts {
+  public:
+    TextDrafts();
+    void new_text();
+    void enter(uint32_t context) { cost_.enter(context); }
+    /// A cycle that verified so many of these drafts, or a plain step (0), took so long.
+    void observe_cost(uint32_t depth, double seconds) { cost_.observe(depth, seconds); }
+    /// Of an offer, verified or not, the first n_known drafts could be compared with what came; n_right were right
+    /// before the first wrong one.
+    void observe(const TextOffer& offer, uint32_t n_known, uint32_t n_right);
+
+    struct Choice {
+        uint32_t depth = 0;  ///< 0: no drafts
+        double gain = 1;     ///< expected tokens per time of a plain step
+    };
+    /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
+    /// block     costs of drafting with the MTP block: a bound while no cycle of these was measured.
+    /// bold      a cost that is not well known gets the benefit of the doubt, up to 10 %; otherwise it must have been
+    ///           measured.
+    Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool bold) const;
+    /// Of drafts with such a match.
+    const Acceptance& acceptance(uint32_t match) const { return acceptance_[class_of(match)]; }
+    const CycleCost& cost() const { return cost_; }
+    CycleCost& cost() { return cost_; }
+
+  private:
+    static constexpr uint32_t kClass = 4, kForcedClass = 3;
+    static uint32_t class_of(uint32_t match);
+    double relative_cost(uint32_t depth, const CycleCost& block) const;
+    bool measured() const;
+
+    Acceptance acceptance_[kClass];
+    CycleCost cost_;
 };
 
 }  // namespace detail
@@ -11192,9 +11272,12 @@ class CycleCost {
 //
 // The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
 // the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
-// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification. Where only
-// the text is drafted from, a draft costs nothing: after every plain step the session tells whether it would have been
-// right.
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
+//
+// Drafts that were made from the text alone have tables of their own (TextDrafts), and they are known before the cycle
+// is queued. The choice above is made for the MTP block. Unless that cycle explores, drafts from the text take their
+// place if they promise more tokens per second. Whether they would have been right is known after every cycle, at no
+// cost.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -11204,6 +11287,7 @@ namespace detail {
 struct Decision {
     uint32_t depth = 0;       ///< tokens to draft; 0: a plain step
     uint32_t probe_rows = 0;  ///< before it, an acceptance probe over this many of the last committed tokens
+    bool from_text = false;   ///< the drafts are those of the offer, not the MTP block's
 };
 
 /// One finished cycle.
@@ -11213,14 +11297,16 @@ struct DraftSeen {
     double seconds = 0;     ///< of the whole cycle with drafting, without the acceptance probe; 0: not known
     double catch_up = 0;   ///< of these, in a cycle without drafts: for the MTP cache, which a plain step does not need
     uint32_t context = 0;  ///< tokens in the history before it
+    bool from_text = false;
 };
 
 class Controller {
   public:
     static constexpr uint32_t kMaxAcceptanceProbe = 16;  ///< committed tokens whose hidden rows the session keeps
 
-    /// max_depth   deepest draft, at most kMaxDepth; 0: never drafts.
-    explicit Controller(uint32_t max_depth = 6);
+    /// max_depth       deepest draft of the MTP block, at most kMaxDepth; 0: there is none.
+    /// max_text_depth  the same for drafts made from the text; 0: none are offered.
+    explicit Controller(uint32_t max_depth = 6, uint32_t max_text_depth = 0);
 
     /// Another text begins in the same session, and the MTP block has seen its prompt: forgets the acceptance of the
     /// old text, keeps what is known of the machine.
@@ -11230,12 +11316,17 @@ class Controller {
     ///
     /// context   tokens in the history, as far as known
     /// usable    bit g: depth g can be run now; 0 always can
+    /// offer     drafts that the text gives for this cycle, if its tokens are known
     /// cost      below a microsecond; allocates nothing.
-    Decision next(uint32_t context, uint32_t usable = UINT32_MAX);
+    Decision next(uint32_t context, uint32_t usable = UINT32_MAX, const TextOffer& offer = TextOffer());
+    /// If such an offer is there for the next cycle, next() is likely to take it.
+    bool prefers(const TextOffer& offer, uint32_t usable = UINT32_MAX) const { return text_depth(offer, usable) > 0; }
     /// Instead of next() where the caller fixes the depth.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
     void observe_acceptance_probe(const AcceptanceProbe& probe);
+    /// After every cycle at whose beginning the text offered drafts: TextDrafts::observe().
+    void observe_offer(const TextOffer& offer, uint32_t n_known, uint32_t n_right);
     /// Between plain steps the MTP cache was filled by n_row rows, in so many seconds.
     void observe_catch_up(double seconds, size_t n_row);
 
@@ -11243,7 +11334,7 @@ class Controller {
     DraftReport report() const;
     /// Starts the report's counts from zero.
     void clear_report();
-    /// True if drafting may resume at any time and keeping the MTP cache current is cheap enough. If it is not kept
+    /// True if the MTP block may draft at any time and keeping its cache current is cheap enough. If it is not kept
     /// current, the next drafts see only the part of the text that is still at hand.
     bool wants_drafts() const;
     /// The basis of the last decision.
@@ -11262,10 +11353,13 @@ class Controller {
     bool can_pay(uint32_t depth) const;
     bool unprofitable() const;
     bool may_explore() const;
+    uint32_t text_depth(const TextOffer& offer, uint32_t usable) const;
+    bool choose_text(const TextOffer& offer, uint32_t usable, Decision* d);
     bool acceptance_probe_due() const;
     double saving(double* usual) const;
     double exploration_cost() const;
     bool update_suspension(uint32_t context);
+    Decision next_of_block(uint32_t context, uint32_t usable, DraftReason* reason);
     uint32_t next_depth(uint32_t usable, DraftReason* reason);
     void record_change(uint32_t depth, DraftReason reason);
     uint32_t known_or_once(uint32_t depth, const double* rate);
@@ -11273,9 +11367,13 @@ class Controller {
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
 
-    uint32_t max_depth_;
-    Acceptance text_;
-    CycleCost cost_;
+    uint32_t max_depth_, max_text_depth_;
+    Acceptance block_;  // of the MTP block
+    CycleCost cost_;    // of its cycles
+    TextDrafts text_;
+    uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
+    uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
+    uint32_t last_match_ = 0;  // of that offer
 
     uint32_t depth_ = 0;                  // the present choice; probes do not change it
     uint32_t last_ = 0;                   // depth of the last decision, probes included
@@ -12033,7 +12131,7 @@ class MtpCache {
 
 // engine/draft: where guesses of the next tokens come from, one class for each source.
 //
-// Owns    the draft sources Lookup, ForcedText and MtpDraft.
+// Owns    their interface, and the sources ForcedText and MtpDraft; Lookup: lookup.h.
 // Thread  a source belongs to one session.
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 
@@ -12063,25 +12161,10 @@ class DraftSource {
     virtual ~DraftSource() = default;
     /// How many guesses were written. The first id outside the vocabulary ends them.
     virtual Result<uint32_t> propose(const DraftRequest& request) = 0;
-    /// The last guess is likely better than that of a source that comes later in the session's list.
-    virtual bool confident() const { return true; }
-};
-
-/// Prompt lookup: finds the longest earlier occurrence of the last tokens (of equally long ones the
-/// latest) and guesses what followed it.
-/// cost      one scan over the last kSearched tokens.
-class Lookup : public DraftSource {
-  public:
-    static constexpr size_t kSearched = size_t{1} << 16;
-    static constexpr uint32_t kMinMatch = 2;        ///< tokens that must agree
-    static constexpr uint32_t kConfidentMatch = 6;  ///< from here on better than a draft block
-    static constexpr uint32_t kMaxMatch = 32;       ///< longer matches are not told apart
-    Result<uint32_t> propose(const DraftRequest& request) override;
-    bool confident() const override { return length_ >= kConfidentMatch; }
-    uint32_t match_length() const { return length_; }  ///< of the last guess
-
-  private:
-    uint32_t length_ = 0;
+    /// Tokens of the text that the last guess is based on: the more, the likelier it is right.
+    virtual uint32_t match_length() const { return UINT32_MAX; }
+    /// The next history begins with n_same tokens of the last one; a shorter one need not be announced.
+    virtual void replaced(size_t /*n_same*/) {}
 };
 
 /// Bytes that a constraint leaves no choice about, as the tokenizer would write them. The last token is left out: what
@@ -12144,6 +12227,53 @@ class MtpDraft : public DraftSource {
     float min_probability_ = 0;
     std::vector<Token> ids_;
     Block chain_;  ///< [kMaxTentative, d_model] hidden rows that feed the guesses
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------------- src/engine/lookup.h
+
+// engine/lookup: drafts what followed the last tokens where they occurred before in the text.
+//
+// Owns    an index of the text: for each pair of neighbouring tokens the places where it occurs.
+// Thread  belongs to one session.
+// Tests   tests/test_lookup.cpp.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Finds the longest earlier occurrence of the last tokens (of equally long ones the latest) and guesses
+/// what followed it.
+/// cost      a few steps for each earlier place of the last two tokens, and one for each token that is new.
+class Lookup : public DraftSource {
+  public:
+    static constexpr size_t kSearched = size_t{1} << 16;  ///< the last tokens of the text, at most
+    static constexpr uint32_t kMinMatch = 2;              ///< tokens that must agree
+    static constexpr uint32_t kMaxMatch = 32;             ///< longer matches are not told apart
+
+    /// Takes the memory for texts of so many tokens.
+    explicit Lookup(size_t n_context = kSearched);
+    static uint64_t memory_bytes(size_t n_context);
+    Result<uint32_t> propose(const DraftRequest& request) override;
+    uint32_t match_length() const override { return length_; }
+    void replaced(size_t n_same) override;
+
+  private:
+    void add(Span<const Token> history);
+    void remove_from(size_t place);
+    uint16_t list_of(const Token* end) const;
+
+    // A place is the number of tokens up to the end of a pair. The places of one pair are a list, the latest first;
+    // pairs of one hash share a list. The ring holds the last places.
+    std::vector<uint32_t> latest_;  ///< by list; 0: it is empty
+    std::vector<uint32_t> before_;  ///< by place, in the ring: the place before it in its list, 0: none
+    std::vector<uint16_t> list_;    ///< by place, in the ring
+    size_t n_added_ = 0;            ///< places up to here are in
+    size_t n_lost_ = 0;             ///< places up to here are no longer in the ring
+    uint32_t length_ = 0;           ///< of the last match
 };
 
 }  // namespace detail
@@ -12238,7 +12368,11 @@ class DepthControl {
         if (learned) control = other.control;
     }
     bool chooses() const { return depth_ < 0; }
-    /// The MTP block's cache must not fall behind: drafts may follow soon.
+    /// Drafts made from the text may be taken.
+    bool wants_text() const { return depth_ != 0 && options_.draft.source != Draft::off; }
+    /// If the text offers this for the next cycle, it is likely to be taken.
+    bool prefers(const TextOffer& offer, uint32_t usable) const;
+    /// The MTP block's cache must not fall behind: it may draft soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
 
     /// What is known of the next cycle.
@@ -12247,16 +12381,17 @@ class DepthControl {
         size_t n_row;     ///< rows that it may run, at least 1
         uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
         bool can_draft;   ///< the session has a draft source
+        TextOffer text;   ///< drafts made from the text, if its tokens are known
     };
-    /// What it does: how many tokens to draft, and whether an acceptance probe comes before it. `cycle` gets what the
-    /// decision is based on.
+    /// What it does: how many tokens to draft, by which source, and whether an acceptance probe comes before it.
+    /// `cycle` gets what the decision is based on.
     Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
-    /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have
-    /// been the last token of `history`? judge: may be null.
+    /// Learns from a cycle whose tokens are the last of `history`, before finish(): would what `text` offered before it
+    /// have been right? judge: may be null.
     void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                      const AcceptanceJudge* judge, DraftCycle* cycle);
+                      const AcceptanceJudge* judge, const DraftCycle& cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);
@@ -12591,7 +12726,7 @@ namespace detail {
 
 /// The draft sources of a session, the preferred one first.
 struct DraftSources {
-    std::unique_ptr<DraftSource> text;  ///< reads only the text: lookup, or what a test installs; may be null
+    std::unique_ptr<DraftSource> text;  ///< reads only the text: Lookup, or what a test installs; may be null
     MtpDraft mtp;                       ///< used if MtpCache::on()
 };
 
@@ -12612,7 +12747,7 @@ struct DecoderParts {
 
     bool can_draft() const { return sources.text || cache.on(); }
     /// After every cycle, once its tokens are in the timeline.
-    void learn_from_text(const Sampling& sampling, DraftCycle* cycle) const {
+    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle) const {
         if (sources.text) depth.observe_text(*sources.text, timeline.tokens(), sampling, judge.get(), cycle);
     }
 };
@@ -12652,12 +12787,11 @@ class HostDecoder : public Decoder {
     /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
     /// it.
     Status cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device);
-    /// Up to n drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the
-    /// text source found, unless the draft block's are likelier right. Returns how many.
-    Result<uint32_t> guess_from_text(uint32_t n, const Sampling& sampling);
+    /// Drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the text
+    /// source found. At most kMaxDraft; none where they are not wanted.
+    Result<TextOffer> offer_from_text(const Sampling& sampling);
 
   private:
-    Result<uint32_t> guess(uint32_t n, const Sampling& sampling);
     Status catch_up(uint32_t n_guess, DraftCycle* cycle);
     Result<Token> sample(uint32_t i, Token guess, const Sampling& sampling, bool* right);
     Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
@@ -13078,6 +13212,7 @@ struct Session::Impl {
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
         vocab.forget(0);
+        if (sources.text) sources.text->replaced(0);
         constrained.forget();
     }
     /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
@@ -55198,6 +55333,8 @@ constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
+/// By so much a depth may seem to take longer than a deeper one.
+constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
 constexpr double kSpeedOpen = 0.1;
 
@@ -55322,12 +55459,24 @@ void CycleCost::second_sample(Bucket& b, Ratio& r, double log_t) {
     r.n = 2;
 }
 
+void CycleCost::observe(uint32_t depth, double seconds) {
+    if (!(seconds > 0) || !std::isfinite(seconds)) return;
+    filter(depth, seconds);
+    forget_outliers(depth);
+}
+
+/// A deeper cycle does all that a cycle with fewer drafts does, and more: what took longer there was an outlier.
+void CycleCost::forget_outliers(uint32_t depth) {
+    Bucket& b = bucket_[current_];
+    for (uint32_t g = 1; g < depth; ++g)
+        if (b.ratio[g].n > 0 && b.ratio[g].log > b.ratio[depth].log + cycle_cost_impl::kMonotone) b.ratio[g] = Ratio();
+}
+
 /// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
 ///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
 ///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
-void CycleCost::observe(uint32_t depth, double seconds) {
+void CycleCost::filter(uint32_t depth, double seconds) {
     using namespace cycle_cost_impl;
-    if (!(seconds > 0) || !std::isfinite(seconds)) return;
     const double log_t = std::log(seconds);
     Bucket& b = bucket_[current_];
     Ratio& r = b.ratio[depth];
@@ -55407,8 +55556,7 @@ T get(const std::byte** p) {
 
 void CycleCost::save(std::vector<std::byte>* to) const {
     using namespace cycle_cost_impl;
-    to->clear();
-    to->reserve(kSavedBytes);
+    const size_t begin = to->size();
     put(to, kMagic);
     put(to, noise_variance_);
     for (const Bucket& b : bucket_) {
@@ -55416,14 +55564,13 @@ void CycleCost::save(std::vector<std::byte>* to) const {
         put(to, b.speed);
         for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
     }
-    put(to, checksum(to->data(), to->size()));
+    put(to, checksum(to->data() + begin, to->size() - begin));
 }
+
+size_t CycleCost::saved_bytes() { return cycle_cost_impl::kSavedBytes; }
 
 Status CycleCost::load(Span<const std::byte> from) {
     using namespace cycle_cost_impl;
-    if (from.size() != kSavedBytes)
-        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
-                    ". Delete them: they are measured again.");
     const std::byte* p = from.data();
     if (get<uint32_t>(&p) != kMagic)
         return fail(Code::bad_file, "saved draft costs are of another version. Delete them: they are measured again.");
@@ -55453,6 +55600,80 @@ Status CycleCost::load(Span<const std::byte> from) {
     loaded.current_ = current_;
     *this = loaded;
     return {};
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/text_drafts.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace text_drafts_impl {
+namespace {
+
+/// What a row adds to a plain step, as a share of it, while nothing was measured.
+constexpr double kRowGuess = 0.3;
+/// The benefit of the doubt, as a logarithm.
+constexpr double kDoubt = 0.1;
+/// By class: a text begins as if so many first drafts had been wrong. What a draft is worth shows without verifying it,
+/// so waiting costs little.
+constexpr uint32_t kWrongBefore[] = {2, 1, 1};
+
+}  // namespace
+}  // namespace text_drafts_impl
+
+TextDrafts::TextDrafts() {
+    // Forced bytes are right but for how they are cut into tokens.
+    for (int i = 0; i < 4; ++i) acceptance_[kForcedClass].observe(kMaxDepth, kMaxDepth);
+    new_text();
+}
+
+uint32_t TextDrafts::class_of(uint32_t match) {
+    if (match == kForcedMatch) return kForcedClass;
+    return match >= kLongMatch ? 2 : match >= kConfidentMatch ? 1 : 0;
+}
+
+void TextDrafts::new_text() {
+    for (uint32_t i = 0; i < kForcedClass; ++i) {
+        acceptance_[i].new_text();
+        for (uint32_t k = 0; k < text_drafts_impl::kWrongBefore[i]; ++k) acceptance_[i].observe(1, 0);
+    }
+}
+
+void TextDrafts::observe(const TextOffer& offer, uint32_t n_known, uint32_t n_right) {
+    if (n_known > 0) acceptance_[class_of(offer.match)].observe(std::min(n_known, kMaxDepth), n_right);
+}
+
+bool TextDrafts::measured() const {
+    for (uint32_t g = 1; g <= kMaxDepth; ++g)
+        if (cost_.knows(g)) return true;
+    return false;
+}
+
+double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block) const {
+    if (depth == 0) return 1;
+    if (measured()) return cost_.seconds(depth) / cost_.seconds(0);
+    if (block.knows(1)) return block.seconds(depth) / block.seconds(0);
+    return 1 + text_drafts_impl::kRowGuess * depth;
+}
+
+TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,
+                                    bool bold) const {
+    Choice best;
+    max_depth = std::min(std::min(offer.n, max_depth), kMaxDepth);
+    if (max_depth == 0 || !cost_.knows(0) || (!bold && !measured())) return best;
+    double tokens[kMaxDepth + 1];
+    acceptance(offer.match).expected(max_depth, tokens);
+    for (uint32_t g = 1; g <= max_depth; ++g) {
+        if (!(usable >> g & 1)) continue;
+        double gain = tokens[g] / relative_cost(g, block);
+        if (bold) gain *= std::exp(std::min(cost_.uncertainty(g), text_drafts_impl::kDoubt));
+        if (gain > best.gain) best = {g, gain};
+    }
+    return best;
 }
 
 }  // namespace detail
@@ -55504,8 +55725,18 @@ constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
 constexpr uint32_t kResultWithin = 8;
 /// Acceptance probes over fewer tokens are not worth their cost.
 constexpr uint32_t kMinAcceptanceProbe = 4;
+/// Drafts from the text must promise this much more than what they take the place of.
+constexpr double kTextGain = 1.03;
+/// After so many cycles with them in a row, one without: what it is compared with must not grow old.
+constexpr uint32_t kTextRun = 128;
 /// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
+
+/// A plain step is due because of a jump at another depth.
+bool after_jump(const CycleCost& cost) {
+    const uint64_t jump = cost.cycles_since_jump();
+    return jump >= kPlainAfterJump && jump < kPlainAfterJump + 2;
+}
 
 }  // namespace
 }  // namespace controller_impl
@@ -55528,15 +55759,17 @@ const char* draft_reason_name(DraftReason reason) {
 
 namespace detail {
 
-Controller::Controller(uint32_t max_depth) : max_depth_(std::min(max_depth, kMaxDepth)) {}
+Controller::Controller(uint32_t max_depth, uint32_t max_text_depth)
+    : max_depth_(std::min(max_depth, kMaxDepth)), max_text_depth_(std::min(max_text_depth, kMaxDepth)) {}
 
 void Controller::new_text() {
+    block_.new_text();
     text_.new_text();
     pending_ = 0;
 }
 
 void Controller::rates(double* rate) const {
-    text_.expected(max_depth_, rate);
+    block_.expected(max_depth_, rate);
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
 }
 
@@ -55594,11 +55827,9 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     const uint32_t again = cost_.surprised();
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
-        const uint64_t jump = cost_.cycles_since_jump();
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
                      gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
-        if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2))
-            return 0;
+        if (static_cast<double>(cost_.age(0)) >= gap || after_jump(cost_)) return 0;
     }
     if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -55634,7 +55865,7 @@ uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
 double Controller::saving(double* usual) const {
     double relative[kMaxDepth + 1];
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / cost_.seconds(0);
-    return text_.saving(max_depth_, relative, usual);
+    return block_.saving(max_depth_, relative, usual);
 }
 
 /// What off costs per token besides its plain step. While drafting, every cycle shows how well the text suits it; while
@@ -55647,7 +55878,7 @@ double Controller::exploration_cost() const {
     double usual = 0;
     saving(&usual);
     const double pass = probe_seconds_ > 0 ? probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
-    return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
+    return std::sqrt(2 * pass / cost_.seconds(0) * usual / block_.run_length());
 }
 
 /// Whether an acceptance probe over the `pending_` tokens since the last one pays now. Each of these tokens has lost
@@ -55667,7 +55898,7 @@ bool Controller::acceptance_probe_due() const {
         return false;
     double usual = 0;
     const double now = saving(&usual);
-    return n * now + n * n / 2 * usual / text_.run_length() >= c;
+    return n * now + n * n / 2 * usual / block_.run_length() >= c;
 }
 
 /// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. True: it
@@ -55723,19 +55954,63 @@ void Controller::record_change(uint32_t depth, DraftReason reason) {
     last_ = depth;
 }
 
-Decision Controller::next(uint32_t context, uint32_t usable) {
+/// The decision as if the text offered nothing.
+Decision Controller::next_of_block(uint32_t context, uint32_t usable, DraftReason* reason) {
     using namespace controller_impl;
-    cost_.enter(context);
     Decision d;
-    DraftReason reason = DraftReason::none;
-    if (update_suspension(context) && last_ != 0) reason = DraftReason::unprofitable;
-    if (!suspended_ && max_depth_ > 0) {
-        d.depth = next_depth(usable, &reason);
-        // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
-        if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
-            d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
-        if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
+    if (max_depth_ == 0) return d;
+    if (update_suspension(context) && last_ != 0) *reason = DraftReason::unprofitable;
+    if (suspended_) return d;
+    d.depth = next_depth(usable, reason);
+    // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
+    if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
+        d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
+    return d;
+}
+
+/// How many drafts of the offer promise more than the block's present depth, or than none.
+uint32_t Controller::text_depth(const TextOffer& offer, uint32_t usable) const {
+    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, may_explore());
+    double gain = 1;
+    if (depth_ > 0) {
+        double tokens[kMaxDepth + 1];
+        block_.expected(depth_, tokens);
+        gain = tokens[depth_] * cost_.seconds(0) / cost_.seconds(depth_);
     }
+    return text.gain > gain * controller_impl::kTextGain ? text.depth : 0;
+}
+
+/// Not in place of a cycle that explores.
+bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* d) {
+    using namespace controller_impl;
+    if (offer.n == 0 || d->depth != depth_ || d->probe_rows > 0 || n_text_ >= kTextRun) return false;
+    if (max_depth_ > 0 && !suspended_ && i_cold_ < sizeof kColdStart && usable > 1) return false;
+    const uint32_t depth = text_depth(offer, usable);
+    if (depth == 0) return false;
+    // A jump: of the machine, or of these drafts alone? An outlier is measured again.
+    if (after_jump(text_.cost()) || text_.cost().surprised() == 0) {
+        d->depth = 0;
+        return false;
+    }
+    d->depth = depth;
+    return d->from_text = true;
+}
+
+Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& offer) {
+    cost_.enter(context);
+    text_.enter(context);
+    DraftReason reason = DraftReason::none;
+    Decision d = next_of_block(context, usable, &reason);
+    last_text_ = 0;
+    if (choose_text(offer, usable, &d)) {
+        ++n_text_;
+        last_text_ = d.depth;
+        last_match_ = offer.match;
+        reason_ = DraftReason::none;
+        return d;
+    }
+    n_text_ = 0;
+    if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     record_change(d.depth, reason);
     return d;
 }
@@ -55743,6 +56018,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
 void Controller::fixed(uint32_t depth, uint32_t context) {
     cost_.enter(context);
     last_ = depth;
+    last_text_ = 0;
     reason_ = DraftReason::none;
 }
 
@@ -55750,16 +56026,20 @@ void Controller::observe(const DraftSeen& seen) {
     using namespace controller_impl;
     const uint32_t depth = std::min(seen.depth, kMaxDepth), accepted = std::min(seen.accepted, depth);
     cost_.enter(seen.context);
-    cost_.observe(depth, seen.seconds - (depth == 0 ? seen.catch_up : 0));
+    text_.enter(seen.context);
+    const double of_cycle = seen.seconds - (depth == 0 ? seen.catch_up : 0);
+    if (!seen.from_text) cost_.observe(depth, of_cycle);
+    if (seen.from_text || depth == 0) text_.observe_cost(depth, of_cycle);
     if (depth == 0) {
         ++pending_;
-    } else if (stale_ > 0) {
+    } else if (stale_ > 0 && !seen.from_text) {
         --stale_;
-    } else {
-        text_.observe(depth, accepted);
+    } else if (!seen.from_text) {
+        block_.observe(depth, accepted);
     }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
-                 seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
+                 usual = seen.from_text ? text_.cost().seconds(depth) : cost_.seconds(depth),
+                 seconds = seen.seconds > 0 ? seen.seconds : usual;
     if (plain > 0 && cost_.knows(0)) {
         // Plain steps that went by, less the tokens they brought. Gains are kept only up to a loss of the same size:
         // old gains do not allow new losses.
@@ -55771,6 +56051,7 @@ void Controller::observe(const DraftSeen& seen) {
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
+    if (seen.from_text) ++seen_.text_cycles, seen_.text_tokens += accepted + 1;
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
     seen_.seconds += seconds;
@@ -55778,12 +56059,19 @@ void Controller::observe(const DraftSeen& seen) {
     if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
+void Controller::observe_offer(const TextOffer& offer, uint32_t n_known, uint32_t n_right) {
+    if (n_known == 0) return;
+    text_.observe(offer, n_known, n_right);
+    ++seen_.text_offers;
+    seen_.text_right += n_right > 0;
+}
+
 void Controller::observe_acceptance_probe(const AcceptanceProbe& probe) {
     AcceptanceProbe s = probe;
     s.n = std::min(s.n, kMaxAcceptanceProbe);
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
-    text_.observe(s);
+    block_.observe(s);
     ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
@@ -55807,14 +56095,17 @@ void Controller::observe_catch_up(double seconds, size_t n_row) {
 void Controller::clear_report() { seen_ = DraftReport(); }
 
 void Controller::explain(DraftCycle* to) const {
+    const bool text = last_text_ > 0;
+    const Acceptance& acceptance = text ? text_.acceptance(last_match_) : block_;
+    const CycleCost& cost = text ? text_.cost() : cost_;
+    const uint32_t depth = text ? last_text_ : last_, g = std::max(depth, 1u);
     double tokens[kMaxDepth + 1];
-    text_.expected(kMaxDepth, tokens);
-    const double plain = cost_.seconds(0);
-    const uint32_t g = std::max(last_, 1u);
-    to->acceptance = text_.at(1);
-    to->expected_tokens = tokens[last_];
-    to->relative_cost = plain > 0 ? cost_.seconds(last_) / plain : 0;
-    to->break_even_ratio = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
+    acceptance.expected(kMaxDepth, tokens);
+    const double plain = cost.seconds(0);
+    to->acceptance = acceptance.at(1);
+    to->expected_tokens = tokens[depth];
+    to->relative_cost = plain > 0 ? cost.seconds(depth) / plain : 0;
+    to->break_even_ratio = plain > 0 ? (cost.seconds(g) / plain - 1) / g : 0;
     to->reason = reason_;
 }
 
@@ -55827,19 +56118,22 @@ bool Controller::wants_drafts() const {
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;
-    r.depth = last_;
+    r.depth = last_text_ > 0 ? last_text_ : last_;
     r.unprofitable = suspended_;
     for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxChange);
          i < seen_.n_depth_change; ++i)
         r.depth_changes.push_back(changes_[i % kMaxChange]);
-    text_.expected(kMaxDepth, r.expected_tokens);
-    const double plain = cost_.seconds(0);
+    const bool text = max_depth_ == 0 && max_text_depth_ > 0;
+    const Acceptance& acceptance = text ? text_.acceptance(kLongMatch) : block_;
+    const CycleCost& cost = text ? text_.cost() : cost_;
+    acceptance.expected(kMaxDepth, r.expected_tokens);
+    const double plain = cost.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.n_sample[g] = cost_.n_sample(g);
-        r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
+        r.n_sample[g] = cost.n_sample(g);
+        r.cycle_seconds[g] = plain > 0 ? cost.seconds(g) : 0;
         r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
-        r.acceptance[g] = text_.at(g);
+        r.acceptance[g] = acceptance.at(g);
         r.break_even_ratio[g] = (r.relative_cost[g] - 1) / g;
         double low = 0, high = 2;  // 1 + a + .. + a^g grows with a: halve the interval
         for (int i = 0; i < 40; ++i) {
@@ -55856,10 +56150,22 @@ DraftReport Controller::report() const {
 std::vector<std::byte> Controller::save_costs() const {
     std::vector<std::byte> to;
     cost_.save(&to);
+    text_.cost().save(&to);
     return to;
 }
 
-Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
+Status Controller::load_costs(Span<const std::byte> from) {
+    const size_t n = CycleCost::saved_bytes();
+    if (from.size() != 2 * n)
+        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", 2 * n,
+                    ". Delete them: they are measured again.");
+    CycleCost block = cost_, text = text_.cost();
+    AUSPEX_TRY(block.load(from.subspan(0, n)));
+    AUSPEX_TRY(text.load(from.subspan(n, n)));
+    cost_ = block;
+    text_.cost() = text;
+    return {};
+}
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -57343,30 +57649,6 @@ float probability(Span<const float> logits, float chosen) {
 }  // namespace
 }  // namespace draft_impl
 
-Result<uint32_t> Lookup::propose(const DraftRequest& request) {
-    length_ = 0;
-    const uint32_t n = request.n;
-    const size_t size = request.history.size();
-    if (size < kMinMatch + 1 || n == 0) return 0u;
-    const Token* h = request.history.data();
-    const Token last = h[size - 1];
-    const size_t low = size > kSearched ? size - kSearched : 0;
-    size_t after = 0;
-    for (size_t end = size - 1; end > low && length_ < kMaxMatch; --end) {  // a match ends before `end`
-        if (h[end - 1] != last) continue;
-        uint32_t length = 1;
-        while (length < kMaxMatch && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
-        if (length <= length_) continue;
-        length_ = length;
-        after = end;
-    }
-    if (length_ < kMinMatch) return 0u;
-    // Where the earlier text ends, the guess goes on with itself: a period.
-    Token* to = request.to;
-    for (uint32_t i = 0; i < n; ++i) to[i] = after + i < size ? h[after + i] : to[after + i - size];
-    return n;
-}
-
 Result<uint32_t> ForcedText::propose(const DraftRequest& request) {
     const std::string text = constrained_.forced(kMaxBytes);
     if (text.empty()) return 0u;
@@ -57534,6 +57816,95 @@ Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, ui
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// --------------------------------------------------------------------------- src/engine/lookup.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace lookup_impl {
+namespace {
+
+/// Places in the ring: a power of two.
+size_t n_place(size_t n_context) {
+    size_t n = 64;
+    while (n < std::min(n_context, Lookup::kSearched)) n *= 2;
+    return n;
+}
+/// Lists for so many places, at most 2^16.
+size_t n_list(size_t n_place) { return n_place / 4; }
+
+}  // namespace
+}  // namespace lookup_impl
+
+Lookup::Lookup(size_t n_context)
+    : latest_(lookup_impl::n_list(lookup_impl::n_place(n_context))),
+      before_(lookup_impl::n_place(n_context)),
+      list_(before_.size()) {}
+
+uint64_t Lookup::memory_bytes(size_t n_context) {
+    const size_t n = lookup_impl::n_place(n_context);
+    return n * (sizeof(uint32_t) + sizeof(uint16_t)) + lookup_impl::n_list(n) * sizeof(uint32_t);
+}
+
+void Lookup::replaced(size_t n_same) { remove_from(n_same + 1); }
+
+/// The list of the pair that ends before `end`.
+uint16_t Lookup::list_of(const Token* end) const {
+    const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(end[-2])) << 32 | static_cast<uint32_t>(end[-1]);
+    return static_cast<uint16_t>((pair * 0x9E3779B97F4A7C15u >> 32) & (latest_.size() - 1));
+}
+
+void Lookup::remove_from(size_t place) {
+    const size_t mask = before_.size() - 1;
+    for (; n_added_ >= place && n_added_ > std::max(n_lost_, size_t{1}); --n_added_)
+        latest_[list_[n_added_ & mask]] = before_[n_added_ & mask];
+    if (n_added_ >= place) {  // nothing is left of the ring
+        std::fill(latest_.begin(), latest_.end(), 0);
+        n_added_ = n_lost_ = 0;
+    }
+}
+
+/// Adds every place but the end of the text, which has nothing after it.
+void Lookup::add(Span<const Token> history) {
+    const size_t end = history.size() - 1, n = before_.size();
+    remove_from(end + 1);
+    for (size_t at = std::max({n_added_ + 1, size_t{2}, end > n ? end - n + 1 : 0}); at <= end; ++at) {
+        const uint16_t list = list_[at & (n - 1)] = list_of(history.data() + at);
+        before_[at & (n - 1)] = latest_[list];
+        latest_[list] = static_cast<uint32_t>(at);
+    }
+    n_added_ = end;
+    n_lost_ = std::max(n_lost_, end > n ? end - n : 0);
+}
+
+Result<uint32_t> Lookup::propose(const DraftRequest& request) {
+    length_ = 0;
+    const uint32_t n = request.n;
+    const size_t size = request.history.size();
+    if (size < kMinMatch + 1 || n == 0) return 0u;
+    add(request.history);
+    const Token* h = request.history.data();
+    const size_t n_place = before_.size(), low = size > n_place ? size - n_place : 0;
+    size_t after = 0;
+    for (size_t end = latest_[list_of(h + size)]; end > std::max(low + 1, n_lost_) && length_ < kMaxMatch;
+         end = before_[end & (n_place - 1)]) {
+        uint32_t length = 0;
+        while (length < kMaxMatch && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
+        if (length <= length_) continue;
+        length_ = length;
+        after = end;
+    }
+    if (length_ < kMinMatch) return length_ = 0;
+    // Where the earlier text ends, the guess goes on with itself: a period.
+    Token* to = request.to;
+    for (uint32_t i = 0; i < n; ++i) to[i] = after + i < size ? h[after + i] : to[after + i - size];
+    return n;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ---------------------------------------------------------------------- src/engine/draft_vocab.cpp
 
 namespace auspex {
@@ -57655,28 +58026,50 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+namespace depth_control_impl {
+namespace {
+
+bool has_block(const DraftOptions& o) { return o.source == Draft::mtp || o.source == Draft::mtp_lookup; }
+
+}  // namespace
+}  // namespace depth_control_impl
+
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
-    : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
+    : control(depth_control_impl::has_block(options.draft) ? options.draft.max_depth : 0,
+              options.draft.source == Draft::off ? 0 : options.draft.max_depth),
+      options_(options),
+      stats_(stats),
+      depth_(options.draft.depth) {}
+
+bool DepthControl::prefers(const TextOffer& offer, uint32_t usable) const {
+    if (offer.n == 0 || !wants_text()) return false;
+    if (chooses()) return control.prefers(offer, usable);
+    return offer.match >= kConfidentMatch || !depth_control_impl::has_block(options_.draft);
+}
 
 Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
     *cycle = DraftCycle();
     const uint32_t context = static_cast<uint32_t>(next.n_token);
     const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
     Decision d;
-    if (!next.can_draft)
+    if (!next.can_draft) {
         control.fixed(0, context);
-    else if (depth_ < 0)
-        d = control.next(context, next.usable);
-    else
+    } else if (chooses()) {
+        d = control.next(context, next.usable, next.text);
+    } else {
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
+        d.from_text = prefers(next.text, next.usable);
+    }
     d.depth = std::min(d.depth, room);
     if (d.depth >= next.n_row) {
         d.depth = static_cast<uint32_t>(next.n_row) - 1;
         while (!(next.usable >> d.depth & 1)) --d.depth;
     }
-    if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
+    if (d.from_text) d.depth = std::min(d.depth, next.text.n);
+    d.from_text = d.from_text && d.depth > 0;
     control.explain(cycle);
     cycle->chosen = d.depth;
+    cycle->text_match = d.from_text ? next.text.match : 0;
     return d;
 }
 
@@ -57688,18 +58081,19 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
 }
 
 void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                                const AcceptanceJudge* judge, DraftCycle* cycle) {
-    if (!chooses() || cycle->chosen > 0 || options_.draft.source != Draft::lookup || !control.wants_drafts()) return;
-    const auto start = std::chrono::steady_clock::now();
-    const size_t at = history.size() - 1;
-    Token guess = -1;
-    const Result<uint32_t> found = text.propose({history.subspan(0, at), 1, sampling, &guess});
+                                const AcceptanceJudge* judge, const DraftCycle& cycle) {
+    if (!chooses()) return;
+    if (cycle.text_match > 0)
+        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
+    Token guesses[kMaxDraft];
+    const uint32_t n_new = std::min(static_cast<uint32_t>(history.size() - cycle.n_token), kMaxDraft);
+    const Result<uint32_t> found = text.propose({history.subspan(0, cycle.n_token), n_new, sampling, guesses});
     if (!found.ok() || found.value() == 0) return;
-    AcceptanceProbe seen;
-    seen.n = 1;
-    seen.hits = seen.order = judge ? judge->accepts(at) : guess == history[at];
-    seen.seconds = seconds_since(start);
-    observe_probe(seen, cycle);
+    const uint32_t n_known = std::min(found.value(), n_new);
+    uint32_t n_right = 0;
+    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
+        if (!(judge ? judge->accepts(at) : guesses[n_right] == history[at])) break;
+    control.observe_offer({n_known, text.match_length()}, n_known, n_right);
 }
 
 void DepthControl::finish(const DraftCycle& cycle, double us) {
@@ -57707,8 +58101,9 @@ void DepthControl::finish(const DraftCycle& cycle, double us) {
     for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats_.accepted[i] += 1;
     DraftSeen seen;
+    seen.from_text = cycle.text_match > 0;
     // Drafts that an unlikely one ended are what the chosen depth gave, and took as long as that depth takes here.
-    seen.depth = options_.draft.min_probability > 0 ? cycle.chosen : cycle.depth;
+    seen.depth = options_.draft.min_probability > 0 && !seen.from_text ? cycle.chosen : cycle.depth;
     seen.accepted = cycle.accepted;
     seen.seconds = us * 1e-6;
     seen.catch_up = cycle.catch_up_us * 1e-6;
@@ -58465,26 +58860,18 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-Result<uint32_t> HostDecoder::guess_from_text(uint32_t n, const Sampling& sampling) {
-    if (n == 0) return 0u;
-    const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+Result<TextOffer> HostDecoder::offer_from_text(const Sampling& sampling) {
+    if (!p_.depth.wants_text()) return TextOffer();
+    const DraftRequest request{p_.timeline.tokens(), kMaxDraft, sampling, p_.timeline.tail()};
     uint32_t n_found = 0;
     AUSPEX_TRY(forced_.propose(request).get(n_found));
-    if (n_found > 0 || !p_.sources.text) return n_found;
+    if (n_found > 0) return TextOffer{n_found, kForcedMatch};
+    if (!p_.sources.text) return TextOffer();
     AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
-    if (p_.cache.on() && !p_.sources.text->confident()) return 0u;
     const Token end = static_cast<Token>(p_.model.plan.n_vocab);
     uint32_t n_valid = 0;
-    while (n_valid < std::min(n_found, n) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
-    return n_valid;
-}
-
-/// Writes up to n drafts to the timeline's tail; returns how many.
-Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
-    uint32_t n_found = 0;
-    AUSPEX_TRY(guess_from_text(n, sampling).get(n_found));
-    if (n_found > 0 || n == 0 || !p_.cache.on()) return n_found;
-    return p_.sources.mtp.propose({p_.timeline.tokens(), n, sampling, p_.timeline.tail()});
+    while (n_valid < std::min(n_found, kMaxDraft) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
+    return TextOffer{n_valid, p_.sources.text->match_length()};
 }
 
 /// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
@@ -58537,7 +58924,11 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     const size_t size = p_.timeline.size();  // all rows but the last are computed
     if (p_.trunk.must_keep_reply()) AUSPEX_TRY(p_.trunk.keep_reply());
     DraftCycle seen;
-    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft()}, &seen);
+    TextOffer offer;
+    const auto offer_start = std::chrono::steady_clock::now();
+    AUSPEX_TRY(offer_from_text(sampling).get(offer));
+    const double offer_s = seconds_since(offer_start);
+    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft(), offer}, &seen);
     p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
     p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
@@ -58549,8 +58940,10 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
         p_.depth.observe_probe(probe, &seen);
     }
     const auto start = std::chrono::steady_clock::now();
-    uint32_t n_guess = 0, n_right = 0;
-    Status done = guess(wanted.depth, sampling).get(n_guess);
+    uint32_t n_guess = wanted.from_text ? wanted.depth : 0, n_right = 0;
+    Status done;
+    if (wanted.depth > 0 && !wanted.from_text && p_.cache.on())
+        done = p_.sources.mtp.propose({p_.timeline.tokens(), wanted.depth, sampling, p_.timeline.tail()}).get(n_guess);
     if (done.ok()) done = catch_up(n_guess, &seen);
     if (done.ok()) done = p_.trunk.verify(n_guess);
     if (!done.ok()) {
@@ -58570,8 +58963,8 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.n_token = size;
     seen.depth = n_guess;
     seen.accepted = n_right;
-    seen.us = seconds_since(start) * 1e6;
-    p_.learn_from_text(sampling, &seen);
+    seen.us = (offer_s + seconds_since(start)) * 1e6;
+    p_.learn_from_text(sampling, seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
@@ -58671,16 +59064,19 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         AUSPEX_TRY(drain());
         AUSPEX_TRY(p_.trunk.keep_reply());
     }
+    TextOffer offer;  // of cycles that are queued ahead it is not known
+    if (n_queued_ == 0) AUSPEX_TRY(host_.offer_from_text(sampling).get(offer));
     DraftCycle cycle;
-    const Decision d = p_.depth.decide(
-        {p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(), usable_depths(), p_.can_draft()},
-        &cycle);
-    n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
+    const Decision d = p_.depth.decide({p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(),
+                                        usable_depths(), p_.can_draft(), offer},
+                                       &cycle);
+    const uint32_t n_own = d.from_text ? 0 : d.depth;
+    if (!d.from_text) n_plain_ = n_own > 0 ? 0 : n_plain_ + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
     const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
-    const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
-    const bool must_fill =
-        p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
+    const bool drafts = p_.cache.on() && (n_own > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
+    const bool must_fill = p_.cache.on() && !drafts && p_.depth.wants_drafts() &&
+                           p_.cache.n_pending() + rows_queued() + d.depth >= kMaxPendingRows;
     // Rows that this cycle and those queued before it may write.
     const size_t n_ahead = (n_queued_ + size_t{1}) * kMaxTentative;
     const bool must_park = !p_.trunk.has_room(n_ahead);
@@ -58701,11 +59097,10 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
-    n_given_ = 0;
-    if (n_queued_ == 0) AUSPEX_TRY(host_.guess_from_text(d.depth, sampling).get(n_given_));
+    n_given_ = d.from_text ? d.depth : 0;
     std::copy_n(p_.timeline.tail(), n_given_, given_);
     AUSPEX_TRY(p_.trunk.change_state([&] {
-        return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? likely_depth(d.depth) : 0);
+        return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? likely_depth(n_own) : 0);
     }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
@@ -58725,11 +59120,11 @@ Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
     const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
     if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
-    if (!p_.sources.text || !p_.depth.wants_drafts()) return false;
     if (n_given_ > 0) return true;
-    uint32_t n_found = 0;
-    AUSPEX_TRY(host_.guess_from_text(1, sampling).get(n_found));
-    return n_found > 0;
+    if (!p_.sources.text) return false;
+    TextOffer offer;
+    AUSPEX_TRY(host_.offer_from_text(sampling).get(offer));
+    return p_.depth.prefers(offer, usable_depths());
 }
 
 Status DeviceDecoder::next(const Sampling& sampling) {
@@ -58830,7 +59225,7 @@ Status DeviceDecoder::take() {
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
-    if (n != 0 && seen.chosen > 0) {
+    if (n != 0 && seen.chosen > 0 && seen.text_match == 0) {
         n_likely_[1] = n_likely_[0];
         n_likely_[0] = c.n_draft;
     }
@@ -58852,7 +59247,7 @@ Status DeviceDecoder::take() {
     ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
-    p_.learn_from_text(sampling_, &seen);
+    p_.learn_from_text(sampling_, seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
@@ -60229,6 +60624,8 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    if (o.draft.source == Draft::lookup || o.draft.source == Draft::mtp_lookup)
+        add(&m.items, "index for lookup", -1, Lookup::memory_bytes(o.n_context), MemoryPlace::host);
     add(&m.items, "history", -1,
         (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
         MemoryPlace::host);
@@ -60293,7 +60690,6 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
 
 /// Sets the draft_*_bytes of `m`: the difference to a plan without drafting.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
-    if (model.plan.mtp.empty()) return {};
     Plan bare;
     AUSPEX_TRY(without_mtp(model, &bare));
     std::vector<MemoryItem> weights;
@@ -60492,7 +60888,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     context->n_context = o.n_context;
     context->n_ubatch = o.n_ubatch;
     context->exact_prompts = o.exact_prompts;
-    if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
+    if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::lookup : Draft::mtp_lookup;
     context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     context->mtp_window = o.draft.window;
     context->min_probability = o.draft.min_probability;
@@ -60705,8 +61101,8 @@ Status Session::Impl::open() {
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) +
-                         store->memory_bytes();
+                         (sources.text ? Lookup::memory_bytes(options.n_context) : 0) + vocab.memory_bytes() +
+                         timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) + store->memory_bytes();
     return {};
 }
 
@@ -60729,7 +61125,7 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
 Status Session::Impl::open_draft() {
     using namespace detail;
     DraftOptions& d = options.draft;
-    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup);
+    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup(options.n_context));
     if (d.source == Draft::off) return {};
     if (d.source != Draft::lookup) {
         const Plan& plan = model->plan;
@@ -60824,6 +61220,7 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         return s;
     }
     vocab.forget(same);
+    if (sources.text) sources.text->replaced(same);
     timeline.assign(wanted);
     report.n_live = n_given;
     return report;
@@ -61109,7 +61506,7 @@ void Session::clear_stats() {
 
 namespace session_impl {
 
-constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
+constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '2'};
 
 /// What decides how long a cycle takes, for people to read.
 std::string cost_key(Session::Impl& session) {

@@ -825,10 +825,11 @@ struct Sampling {
 /// kept, the rest is discarded. The text is the same with every source and at every depth.
 enum class Draft {
     off,
-    mtp,         ///< the model's MTP block
-    lookup,      ///< what followed the last tokens where they occurred before
-    mtp_lookup,  ///< lookup where it has a long match, the MTP block elsewhere
-    best,        ///< mtp if the model has an MTP block, else off
+    mtp,     ///< the model's MTP block
+    lookup,  ///< what followed the last tokens where they occurred before
+    /// Both: before each pass the one that promises more; at a fixed depth lookup where it has a long match.
+    mtp_lookup,
+    best,  ///< mtp_lookup if the model has an MTP block, else lookup
 };
 
 /// The deepest draft: tokens that one pass can verify.
@@ -1322,12 +1323,19 @@ struct DraftReport {
     uint64_t cycles[kMaxDraft + 1] = {};     ///< cycles of this depth
     uint64_t evaluated[kMaxDraft + 1] = {};  ///< drafts at this place whose predecessors were all accepted
     uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
-    // Acceptance probes: while drafting is off, drafts that are only compared with the tokens that came.
+    // Of these, drafts made from the text: by lookup, or because a constraint left no choice.
+    uint64_t text_cycles = 0;  ///< cycles that verified such drafts
+    uint64_t text_tokens = 0;  ///< that these sampled
+    uint64_t text_offers = 0;  ///< times that the text offered drafts, verified or not
+    uint64_t text_right = 0;   ///< of those, the first draft was the token that came
+    // Acceptance probes: while drafting is off, drafts of the MTP block that are only compared with the tokens that
+    // came.
     uint64_t n_probe = 0, probe_rows = 0, probe_hits = 0;
     double probe_seconds = 0;
     double seconds = 0;           ///< of all cycles
     double baseline_seconds = 0;  ///< estimate for the same tokens without drafting
-    // At the present context length. A depth that was not measured (n_sample 0) is interpolated.
+    // At the present context length, of the MTP block; where there is none, of lookup with a long match. A depth that
+    // was not measured (n_sample 0) is interpolated.
     double cycle_seconds[kMaxDraft + 1] = {};          ///< T(g); 0: nothing is known yet
     double relative_cost[kMaxDraft + 1] = {};          ///< R(g) = T(g) / T(0)
     uint32_t n_sample[kMaxDraft + 1] = {};             ///< measurements of T(g)
@@ -1345,13 +1353,16 @@ struct DraftReport {
 
 /// One pass of next(): what was decided and what happened.
 struct DraftCycle {
-    size_t n_token = 0;       ///< tokens in the history before it
-    uint32_t chosen = 0;      ///< depth decided on
-    uint32_t depth = 0;       ///< drafts made: fewer near the end of the context, or after an early stop
-    uint32_t accepted = 0;    ///< of those
-    double us = 0;            ///< of the whole cycle
-    double catch_up_us = 0;   ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    uint32_t probe_rows = 0;  ///< of an acceptance probe: by the MTP block before it, or by lookup on its token
+    size_t n_token = 0;      ///< tokens in the history before it
+    uint32_t chosen = 0;     ///< depth decided on
+    uint32_t depth = 0;      ///< drafts made: fewer near the end of the context, or after an early stop
+    uint32_t accepted = 0;   ///< of those
+    double us = 0;           ///< of the whole cycle
+    double catch_up_us = 0;  ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
+    /// Unless 0 the drafts are made from the text, and so many of its last tokens are what came before them elsewhere;
+    /// UINT32_MAX: a constraint left no choice.
+    uint32_t text_match = 0;
+    uint32_t probe_rows = 0;  ///< of an acceptance probe by the MTP block before it
     uint32_t probe_hits = 0;
     double probe_us = 0;
     // The basis of the decision; 0 while nothing is measured.
@@ -1359,7 +1370,7 @@ struct DraftCycle {
     double expected_tokens = 0;              ///< E(chosen)
     double relative_cost = 0;                ///< R(chosen)
     double break_even_ratio = 0;             ///< accepted/drafted: of `chosen`, of depth 1 when that is 0
-    DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
+    DraftReason reason = DraftReason::none;  ///< unless none, the depth of the MTP block changed
 };
 
 /// What one kind of kernel did in one step.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../src/engine/lookup.h"
 #include "../src/engine/session.h"
 #include "draft_sources.h"
 

@@ -43,8 +43,8 @@ class DraftRun(BaseDraft):
         for sampling in ([], ["--temp", "0.8", "--seed", "5"]):
             plain = self.run_json("-n", 96, "--draft", "off", *sampling)
             self.assertNotIn("draft", plain)
-            for draft in (["auto"], ["auto", "--draft-max", "2"], ["3"], ["auto", "--draft-vocab", "2048"], ["lookup"],
-                          ["mtp+lookup:4"]):
+            for draft in (["auto"], ["auto", "--draft-max", "2"], ["3"], ["auto", "--draft-vocab", "2048"], ["mtp"],
+                          ["mtp:4"], ["lookup"], ["mtp+lookup:4"]):
                 with self.subTest([draft, sampling]):
                     self.assertEqual(self.run_json("-n", 96, *sampling, "--draft", *draft)["ids"], plain["ids"])
             self.assertEqual(self.run_json("-n", 96, *sampling)["draft"]["depth"], "auto")  # the default
@@ -62,7 +62,7 @@ class DraftRun(BaseDraft):
     def test_statistics_add_up(self):
         o = self.run_json("-n", 200)
         d = o["draft"]
-        self.assertEqual((d["source"], d["depth"], d["depth_most"]), ("mtp", "auto", 6))
+        self.assertEqual((d["source"], d["depth"], d["depth_most"]), ("mtp+lookup", "auto", 6))
         self.assertEqual(len(d["tokens"]), len(d["cycles"]))
         # The first token is sampled from the prompt's last row; the last cycle may go beyond what was asked for.
         self.assertTrue(o["tokens"] - 1 <= sum(d["tokens"]) <= o["tokens"] + 8)
@@ -116,7 +116,7 @@ class DraftRun(BaseDraft):
 
 class DraftRefuses(BaseDraft):
     def test_values_that_are_not_understood(self):
-        for draft in ("sideways", "9", "-1", "auto:3", "lookup:9", "lookup:x", "3:3"):
+        for draft in ("sideways", "9", "-1", "auto:3", "lookup:9", "lookup:x", "mtp:9", "3:3"):
             with self.subTest(draft):
                 self.refused(["expected auto, off, 0 .. 8"], "--draft=" + draft)
         self.refused(["--draft-max 0", "1 .. 8"], "--draft-max", 0)

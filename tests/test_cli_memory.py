@@ -122,10 +122,14 @@ class Plans(BaseMemory):
     def test_the_memory_of_drafting_is_listed_apart(self):
         off, on = self.plan("--draft", "off"), self.plan()
         lookup, bare = self.plan("--draft", "lookup"), self.plan("--no-mtp")
-        self.assertEqual(self.plan("--draft", 8), on)  # at any depth the same
-        for p in (off, lookup, bare):
-            self.assertEqual(p["draft_session_bytes"], 0)
+        self.assertEqual(self.plan("--draft", "mtp+lookup:8"), on)  # at any depth the same
+        self.assertEqual(off["draft_session_bytes"], 0)
         bytes_of = lambda p: p["session_bytes"] - p["checkpoint_bytes"]
+        index = sum(i["bytes"] for i in on["items"] if i["what"] == "index for lookup")
+        self.assertGreater(index, 0)
+        for p in (lookup, bare):
+            self.assertEqual(p["draft_session_bytes"], index)
+            self.assertEqual(bytes_of(p), bytes_of(off) + index)
         self.assertEqual(on["draft_session_bytes"], bytes_of(on) - bytes_of(off))
         self.assertGreater(on["draft_session_bytes"], 0)
         self.assertEqual(on["draft_weight_bytes"], sum(on[k] - bare[k] for k in ("weight_bytes", "file_bytes")))

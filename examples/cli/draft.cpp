@@ -29,8 +29,9 @@ uint64_t total(const uint64_t* v, size_t n) {
 void add_draft_memory(CLI::App& command, DraftFlags& o) {
     command
         .add_option("--draft", o.draft,
-                    "Draft source and depth; the text stays the same: auto (the MTP block, as deep as pays, or not at "
-                    "all), off, N (drafts of the MTP block per cycle), lookup[:N] or mtp+lookup[:N]")
+                    "Draft source and depth; the text stays the same: auto (what pays: the MTP block, lookup of "
+                    "what the text had before, or nothing), off, N (drafts per cycle, of the MTP block), mtp[:N], "
+                    "lookup[:N] or mtp+lookup[:N]")
         ->capture_default_str();
     command.add_option(
         "--draft-vocab", o.vocab,
@@ -75,10 +76,11 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     const auto bad = [&] {
         return Status(Code::bad_argument, "--draft " + o.draft + ": expected auto, off, 0 .. " +
                                               std::to_string(auspex::kMaxDraft) +
-                                              ", lookup or mtp+lookup; the last two may have a depth, as in lookup:4");
+                                              ", mtp, lookup or mtp+lookup; the last three may have a depth, as in "
+                                              "lookup:4");
     };
-    const bool lookup = name == "lookup", both = name == "mtp+lookup";
-    if (colon != std::string::npos && (!(lookup || both) || n_after < 0 || n_after > int64_t{auspex::kMaxDraft}))
+    const bool mtp = name == "mtp", lookup = name == "lookup", both = name == "mtp+lookup";
+    if (colon != std::string::npos && (!(mtp || lookup || both) || n_after < 0 || n_after > int64_t{auspex::kMaxDraft}))
         return bad();
     if (n > int64_t{auspex::kMaxDraft}) return bad();
     if (o.window < 0 || o.window > INT32_MAX)
@@ -90,12 +92,12 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     to->max_depth = static_cast<uint32_t>(o.max_depth);
     to->min_probability = o.min_probability;
     if (n_after >= 0) to->depth = static_cast<int>(n_after);
-    if (lookup || both) {
-        to->source = lookup ? Draft::lookup : Draft::mtp_lookup;
+    if (mtp || lookup || both) {
+        to->source = mtp ? Draft::mtp : lookup ? Draft::lookup : Draft::mtp_lookup;
     } else if (name == "auto") {
-        to->source = model.n_mtp != 0 ? Draft::mtp : Draft::off;
-        if (to->source == Draft::off && verbose)
-            note("this model has no MTP block, so nothing is drafted; --draft lookup needs none");
+        to->source = model.n_mtp != 0 ? Draft::mtp_lookup : Draft::lookup;
+        if (to->source == Draft::lookup && verbose)
+            note("this model has no MTP block; only what occurred before in the text is drafted");
     } else if (n > 0) {
         to->source = Draft::mtp;
         to->depth = static_cast<int>(n);
@@ -121,6 +123,10 @@ std::string trace_line(const auspex::DraftCycle& c) {
     line["expected_tokens"] = c.expected_tokens;
     line["relative_cycle"] = c.relative_cost;
     line["break_even_share"] = c.break_even_ratio;
+    if (c.text_match == UINT32_MAX)
+        line["forced"] = true;
+    else if (c.text_match > 0)
+        line["lookup_match"] = c.text_match;
     if (c.probe_rows > 0)
         line["acceptance_probe"] = {{"rows", c.probe_rows}, {"hits", c.probe_hits}, {"us", c.probe_us}};
     if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
@@ -182,7 +188,7 @@ void CostCache::save(const auspex::Session& session) const {
 // --------------------------------------------------------------------------------- statistics
 
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Session& session) {
-    const char* names[] = {"off", "mtp", "lookup", "mtp+lookup", "mtp"};
+    const char* names[] = {"off", "mtp", "lookup", "mtp+lookup"};
     nlohmann::ordered_json report = {{"source", names[static_cast<int>(options.source)]}};
     const auspex::Stats stats = session.stats();
     const auspex::DraftReport d = session.draft_report();
@@ -220,6 +226,10 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
             row["break_even_conditional"] = d.break_even_acceptance[g];
         cost.push_back(row);
     }
+    report["from_text"] = {{"cycles", d.text_cycles},
+                           {"tokens", d.text_tokens},
+                           {"offers", d.text_offers},
+                           {"offers_right", d.text_right}};
     report["acceptance_probe"] = {
         {"passes", d.n_probe}, {"rows", d.probe_rows}, {"hits", d.probe_hits}, {"seconds", d.probe_seconds}};
     report["seconds"] = d.seconds;

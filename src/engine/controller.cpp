@@ -46,8 +46,18 @@ constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
 constexpr uint32_t kResultWithin = 8;
 /// Acceptance probes over fewer tokens are not worth their cost.
 constexpr uint32_t kMinAcceptanceProbe = 4;
+/// Drafts from the text must promise this much more than what they take the place of.
+constexpr double kTextGain = 1.03;
+/// After so many cycles with them in a row, one without: what it is compared with must not grow old.
+constexpr uint32_t kTextRun = 128;
 /// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
+
+/// A plain step is due because of a jump at another depth.
+bool after_jump(const CycleCost& cost) {
+    const uint64_t jump = cost.cycles_since_jump();
+    return jump >= kPlainAfterJump && jump < kPlainAfterJump + 2;
+}
 
 }  // namespace
 }  // namespace controller_impl
@@ -70,15 +80,17 @@ const char* draft_reason_name(DraftReason reason) {
 
 namespace detail {
 
-Controller::Controller(uint32_t max_depth) : max_depth_(std::min(max_depth, kMaxDepth)) {}
+Controller::Controller(uint32_t max_depth, uint32_t max_text_depth)
+    : max_depth_(std::min(max_depth, kMaxDepth)), max_text_depth_(std::min(max_text_depth, kMaxDepth)) {}
 
 void Controller::new_text() {
+    block_.new_text();
     text_.new_text();
     pending_ = 0;
 }
 
 void Controller::rates(double* rate) const {
-    text_.expected(max_depth_, rate);
+    block_.expected(max_depth_, rate);
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
 }
 
@@ -136,11 +148,9 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     const uint32_t again = cost_.surprised();
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
-        const uint64_t jump = cost_.cycles_since_jump();
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
                      gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
-        if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2))
-            return 0;
+        if (static_cast<double>(cost_.age(0)) >= gap || after_jump(cost_)) return 0;
     }
     if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -176,7 +186,7 @@ uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
 double Controller::saving(double* usual) const {
     double relative[kMaxDepth + 1];
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / cost_.seconds(0);
-    return text_.saving(max_depth_, relative, usual);
+    return block_.saving(max_depth_, relative, usual);
 }
 
 /// What off costs per token besides its plain step. While drafting, every cycle shows how well the text suits it; while
@@ -189,7 +199,7 @@ double Controller::exploration_cost() const {
     double usual = 0;
     saving(&usual);
     const double pass = probe_seconds_ > 0 ? probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
-    return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
+    return std::sqrt(2 * pass / cost_.seconds(0) * usual / block_.run_length());
 }
 
 /// Whether an acceptance probe over the `pending_` tokens since the last one pays now. Each of these tokens has lost
@@ -209,7 +219,7 @@ bool Controller::acceptance_probe_due() const {
         return false;
     double usual = 0;
     const double now = saving(&usual);
-    return n * now + n * n / 2 * usual / text_.run_length() >= c;
+    return n * now + n * n / 2 * usual / block_.run_length() >= c;
 }
 
 /// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. True: it
@@ -265,19 +275,63 @@ void Controller::record_change(uint32_t depth, DraftReason reason) {
     last_ = depth;
 }
 
-Decision Controller::next(uint32_t context, uint32_t usable) {
+/// The decision as if the text offered nothing.
+Decision Controller::next_of_block(uint32_t context, uint32_t usable, DraftReason* reason) {
     using namespace controller_impl;
-    cost_.enter(context);
     Decision d;
-    DraftReason reason = DraftReason::none;
-    if (update_suspension(context) && last_ != 0) reason = DraftReason::unprofitable;
-    if (!suspended_ && max_depth_ > 0) {
-        d.depth = next_depth(usable, &reason);
-        // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
-        if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
-            d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
-        if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
+    if (max_depth_ == 0) return d;
+    if (update_suspension(context) && last_ != 0) *reason = DraftReason::unprofitable;
+    if (suspended_) return d;
+    d.depth = next_depth(usable, reason);
+    // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
+    if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
+        d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
+    return d;
+}
+
+/// How many drafts of the offer promise more than the block's present depth, or than none.
+uint32_t Controller::text_depth(const TextOffer& offer, uint32_t usable) const {
+    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, may_explore());
+    double gain = 1;
+    if (depth_ > 0) {
+        double tokens[kMaxDepth + 1];
+        block_.expected(depth_, tokens);
+        gain = tokens[depth_] * cost_.seconds(0) / cost_.seconds(depth_);
     }
+    return text.gain > gain * controller_impl::kTextGain ? text.depth : 0;
+}
+
+/// Not in place of a cycle that explores.
+bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* d) {
+    using namespace controller_impl;
+    if (offer.n == 0 || d->depth != depth_ || d->probe_rows > 0 || n_text_ >= kTextRun) return false;
+    if (max_depth_ > 0 && !suspended_ && i_cold_ < sizeof kColdStart && usable > 1) return false;
+    const uint32_t depth = text_depth(offer, usable);
+    if (depth == 0) return false;
+    // A jump: of the machine, or of these drafts alone? An outlier is measured again.
+    if (after_jump(text_.cost()) || text_.cost().surprised() == 0) {
+        d->depth = 0;
+        return false;
+    }
+    d->depth = depth;
+    return d->from_text = true;
+}
+
+Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& offer) {
+    cost_.enter(context);
+    text_.enter(context);
+    DraftReason reason = DraftReason::none;
+    Decision d = next_of_block(context, usable, &reason);
+    last_text_ = 0;
+    if (choose_text(offer, usable, &d)) {
+        ++n_text_;
+        last_text_ = d.depth;
+        last_match_ = offer.match;
+        reason_ = DraftReason::none;
+        return d;
+    }
+    n_text_ = 0;
+    if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     record_change(d.depth, reason);
     return d;
 }
@@ -285,6 +339,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
 void Controller::fixed(uint32_t depth, uint32_t context) {
     cost_.enter(context);
     last_ = depth;
+    last_text_ = 0;
     reason_ = DraftReason::none;
 }
 
@@ -292,16 +347,20 @@ void Controller::observe(const DraftSeen& seen) {
     using namespace controller_impl;
     const uint32_t depth = std::min(seen.depth, kMaxDepth), accepted = std::min(seen.accepted, depth);
     cost_.enter(seen.context);
-    cost_.observe(depth, seen.seconds - (depth == 0 ? seen.catch_up : 0));
+    text_.enter(seen.context);
+    const double of_cycle = seen.seconds - (depth == 0 ? seen.catch_up : 0);
+    if (!seen.from_text) cost_.observe(depth, of_cycle);
+    if (seen.from_text || depth == 0) text_.observe_cost(depth, of_cycle);
     if (depth == 0) {
         ++pending_;
-    } else if (stale_ > 0) {
+    } else if (stale_ > 0 && !seen.from_text) {
         --stale_;
-    } else {
-        text_.observe(depth, accepted);
+    } else if (!seen.from_text) {
+        block_.observe(depth, accepted);
     }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
-                 seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
+                 usual = seen.from_text ? text_.cost().seconds(depth) : cost_.seconds(depth),
+                 seconds = seen.seconds > 0 ? seen.seconds : usual;
     if (plain > 0 && cost_.knows(0)) {
         // Plain steps that went by, less the tokens they brought. Gains are kept only up to a loss of the same size:
         // old gains do not allow new losses.
@@ -313,6 +372,7 @@ void Controller::observe(const DraftSeen& seen) {
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
+    if (seen.from_text) ++seen_.text_cycles, seen_.text_tokens += accepted + 1;
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
     seen_.seconds += seconds;
@@ -320,12 +380,19 @@ void Controller::observe(const DraftSeen& seen) {
     if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
+void Controller::observe_offer(const TextOffer& offer, uint32_t n_known, uint32_t n_right) {
+    if (n_known == 0) return;
+    text_.observe(offer, n_known, n_right);
+    ++seen_.text_offers;
+    seen_.text_right += n_right > 0;
+}
+
 void Controller::observe_acceptance_probe(const AcceptanceProbe& probe) {
     AcceptanceProbe s = probe;
     s.n = std::min(s.n, kMaxAcceptanceProbe);
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
-    text_.observe(s);
+    block_.observe(s);
     ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
@@ -349,14 +416,17 @@ void Controller::observe_catch_up(double seconds, size_t n_row) {
 void Controller::clear_report() { seen_ = DraftReport(); }
 
 void Controller::explain(DraftCycle* to) const {
+    const bool text = last_text_ > 0;
+    const Acceptance& acceptance = text ? text_.acceptance(last_match_) : block_;
+    const CycleCost& cost = text ? text_.cost() : cost_;
+    const uint32_t depth = text ? last_text_ : last_, g = std::max(depth, 1u);
     double tokens[kMaxDepth + 1];
-    text_.expected(kMaxDepth, tokens);
-    const double plain = cost_.seconds(0);
-    const uint32_t g = std::max(last_, 1u);
-    to->acceptance = text_.at(1);
-    to->expected_tokens = tokens[last_];
-    to->relative_cost = plain > 0 ? cost_.seconds(last_) / plain : 0;
-    to->break_even_ratio = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
+    acceptance.expected(kMaxDepth, tokens);
+    const double plain = cost.seconds(0);
+    to->acceptance = acceptance.at(1);
+    to->expected_tokens = tokens[depth];
+    to->relative_cost = plain > 0 ? cost.seconds(depth) / plain : 0;
+    to->break_even_ratio = plain > 0 ? (cost.seconds(g) / plain - 1) / g : 0;
     to->reason = reason_;
 }
 
@@ -369,19 +439,22 @@ bool Controller::wants_drafts() const {
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;
-    r.depth = last_;
+    r.depth = last_text_ > 0 ? last_text_ : last_;
     r.unprofitable = suspended_;
     for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxChange);
          i < seen_.n_depth_change; ++i)
         r.depth_changes.push_back(changes_[i % kMaxChange]);
-    text_.expected(kMaxDepth, r.expected_tokens);
-    const double plain = cost_.seconds(0);
+    const bool text = max_depth_ == 0 && max_text_depth_ > 0;
+    const Acceptance& acceptance = text ? text_.acceptance(kLongMatch) : block_;
+    const CycleCost& cost = text ? text_.cost() : cost_;
+    acceptance.expected(kMaxDepth, r.expected_tokens);
+    const double plain = cost.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.n_sample[g] = cost_.n_sample(g);
-        r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
+        r.n_sample[g] = cost.n_sample(g);
+        r.cycle_seconds[g] = plain > 0 ? cost.seconds(g) : 0;
         r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
-        r.acceptance[g] = text_.at(g);
+        r.acceptance[g] = acceptance.at(g);
         r.break_even_ratio[g] = (r.relative_cost[g] - 1) / g;
         double low = 0, high = 2;  // 1 + a + .. + a^g grows with a: halve the interval
         for (int i = 0; i < 40; ++i) {
@@ -398,10 +471,22 @@ DraftReport Controller::report() const {
 std::vector<std::byte> Controller::save_costs() const {
     std::vector<std::byte> to;
     cost_.save(&to);
+    text_.cost().save(&to);
     return to;
 }
 
-Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
+Status Controller::load_costs(Span<const std::byte> from) {
+    const size_t n = CycleCost::saved_bytes();
+    if (from.size() != 2 * n)
+        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", 2 * n,
+                    ". Delete them: they are measured again.");
+    CycleCost block = cost_, text = text_.cost();
+    AUSPEX_TRY(block.load(from.subspan(0, n)));
+    AUSPEX_TRY(text.load(from.subspan(n, n)));
+    cost_ = block;
+    text_.cost() = text;
+    return {};
+}
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -20,11 +20,14 @@
 //
 // The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
 // the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
-// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification. Where only
-// the text is drafted from, a draft costs nothing: after every plain step the session tells whether it would have been
-// right.
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
+//
+// Drafts that were made from the text alone have tables of their own (TextDrafts), and they are known before the cycle
+// is queued. The choice above is made for the MTP block. Unless that cycle explores, drafts from the text take their
+// place if they promise more tokens per second. Whether they would have been right is known after every cycle, at no
+// cost.
 #pragma once
-#include "cycle_cost.h"
+#include "text_drafts.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -34,6 +37,7 @@ namespace detail {
 struct Decision {
     uint32_t depth = 0;       ///< tokens to draft; 0: a plain step
     uint32_t probe_rows = 0;  ///< before it, an acceptance probe over this many of the last committed tokens
+    bool from_text = false;   ///< the drafts are those of the offer, not the MTP block's
 };
 
 /// One finished cycle.
@@ -43,14 +47,16 @@ struct DraftSeen {
     double seconds = 0;     ///< of the whole cycle with drafting, without the acceptance probe; 0: not known
     double catch_up = 0;   ///< of these, in a cycle without drafts: for the MTP cache, which a plain step does not need
     uint32_t context = 0;  ///< tokens in the history before it
+    bool from_text = false;
 };
 
 class Controller {
   public:
     static constexpr uint32_t kMaxAcceptanceProbe = 16;  ///< committed tokens whose hidden rows the session keeps
 
-    /// max_depth   deepest draft, at most kMaxDepth; 0: never drafts.
-    explicit Controller(uint32_t max_depth = 6);
+    /// max_depth       deepest draft of the MTP block, at most kMaxDepth; 0: there is none.
+    /// max_text_depth  the same for drafts made from the text; 0: none are offered.
+    explicit Controller(uint32_t max_depth = 6, uint32_t max_text_depth = 0);
 
     /// Another text begins in the same session, and the MTP block has seen its prompt: forgets the acceptance of the
     /// old text, keeps what is known of the machine.
@@ -60,12 +66,17 @@ class Controller {
     ///
     /// context   tokens in the history, as far as known
     /// usable    bit g: depth g can be run now; 0 always can
+    /// offer     drafts that the text gives for this cycle, if its tokens are known
     /// cost      below a microsecond; allocates nothing.
-    Decision next(uint32_t context, uint32_t usable = UINT32_MAX);
+    Decision next(uint32_t context, uint32_t usable = UINT32_MAX, const TextOffer& offer = TextOffer());
+    /// If such an offer is there for the next cycle, next() is likely to take it.
+    bool prefers(const TextOffer& offer, uint32_t usable = UINT32_MAX) const { return text_depth(offer, usable) > 0; }
     /// Instead of next() where the caller fixes the depth.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
     void observe_acceptance_probe(const AcceptanceProbe& probe);
+    /// After every cycle at whose beginning the text offered drafts: TextDrafts::observe().
+    void observe_offer(const TextOffer& offer, uint32_t n_known, uint32_t n_right);
     /// Between plain steps the MTP cache was filled by n_row rows, in so many seconds.
     void observe_catch_up(double seconds, size_t n_row);
 
@@ -73,7 +84,7 @@ class Controller {
     DraftReport report() const;
     /// Starts the report's counts from zero.
     void clear_report();
-    /// True if drafting may resume at any time and keeping the MTP cache current is cheap enough. If it is not kept
+    /// True if the MTP block may draft at any time and keeping its cache current is cheap enough. If it is not kept
     /// current, the next drafts see only the part of the text that is still at hand.
     bool wants_drafts() const;
     /// The basis of the last decision.
@@ -92,10 +103,13 @@ class Controller {
     bool can_pay(uint32_t depth) const;
     bool unprofitable() const;
     bool may_explore() const;
+    uint32_t text_depth(const TextOffer& offer, uint32_t usable) const;
+    bool choose_text(const TextOffer& offer, uint32_t usable, Decision* d);
     bool acceptance_probe_due() const;
     double saving(double* usual) const;
     double exploration_cost() const;
     bool update_suspension(uint32_t context);
+    Decision next_of_block(uint32_t context, uint32_t usable, DraftReason* reason);
     uint32_t next_depth(uint32_t usable, DraftReason* reason);
     void record_change(uint32_t depth, DraftReason reason);
     uint32_t known_or_once(uint32_t depth, const double* rate);
@@ -103,9 +117,13 @@ class Controller {
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
 
-    uint32_t max_depth_;
-    Acceptance text_;
-    CycleCost cost_;
+    uint32_t max_depth_, max_text_depth_;
+    Acceptance block_;  // of the MTP block
+    CycleCost cost_;    // of its cycles
+    TextDrafts text_;
+    uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
+    uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
+    uint32_t last_match_ = 0;  // of that offer
 
     uint32_t depth_ = 0;                  // the present choice; probes do not change it
     uint32_t last_ = 0;                   // depth of the last decision, probes included

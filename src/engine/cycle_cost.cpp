@@ -31,6 +31,8 @@ constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
+/// By so much a depth may seem to take longer than a deeper one.
+constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
 constexpr double kSpeedOpen = 0.1;
 
@@ -155,12 +157,24 @@ void CycleCost::second_sample(Bucket& b, Ratio& r, double log_t) {
     r.n = 2;
 }
 
+void CycleCost::observe(uint32_t depth, double seconds) {
+    if (!(seconds > 0) || !std::isfinite(seconds)) return;
+    filter(depth, seconds);
+    forget_outliers(depth);
+}
+
+/// A deeper cycle does all that a cycle with fewer drafts does, and more: what took longer there was an outlier.
+void CycleCost::forget_outliers(uint32_t depth) {
+    Bucket& b = bucket_[current_];
+    for (uint32_t g = 1; g < depth; ++g)
+        if (b.ratio[g].n > 0 && b.ratio[g].log > b.ratio[depth].log + cycle_cost_impl::kMonotone) b.ratio[g] = Ratio();
+}
+
 /// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
 ///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
 ///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
-void CycleCost::observe(uint32_t depth, double seconds) {
+void CycleCost::filter(uint32_t depth, double seconds) {
     using namespace cycle_cost_impl;
-    if (!(seconds > 0) || !std::isfinite(seconds)) return;
     const double log_t = std::log(seconds);
     Bucket& b = bucket_[current_];
     Ratio& r = b.ratio[depth];
@@ -240,8 +254,7 @@ T get(const std::byte** p) {
 
 void CycleCost::save(std::vector<std::byte>* to) const {
     using namespace cycle_cost_impl;
-    to->clear();
-    to->reserve(kSavedBytes);
+    const size_t begin = to->size();
     put(to, kMagic);
     put(to, noise_variance_);
     for (const Bucket& b : bucket_) {
@@ -249,14 +262,13 @@ void CycleCost::save(std::vector<std::byte>* to) const {
         put(to, b.speed);
         for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
     }
-    put(to, checksum(to->data(), to->size()));
+    put(to, checksum(to->data() + begin, to->size() - begin));
 }
+
+size_t CycleCost::saved_bytes() { return cycle_cost_impl::kSavedBytes; }
 
 Status CycleCost::load(Span<const std::byte> from) {
     using namespace cycle_cost_impl;
-    if (from.size() != kSavedBytes)
-        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
-                    ". Delete them: they are measured again.");
     const std::byte* p = from.data();
     if (get<uint32_t>(&p) != kMagic)
         return fail(Code::bad_file, "saved draft costs are of another version. Delete them: they are measured again.");

@@ -39,8 +39,10 @@ class CycleCost {
     /// The depth whose last measurement was an outlier; UINT32_MAX: none.
     uint32_t surprised() const { return now().ratio[surprised_].n_surprise > 0 ? surprised_ : UINT32_MAX; }
 
+    /// Appends saved_bytes() to `to`.
     void save(std::vector<std::byte>* to) const;
-    /// errors    bad_file: not what save() wrote, or damaged. Nothing is changed then.
+    static size_t saved_bytes();
+    /// from: [saved_bytes()]. errors    bad_file: not what save() wrote, or damaged. Nothing is changed then.
     Status load(Span<const std::byte> from);
 
   private:
@@ -58,6 +60,8 @@ class CycleCost {
     };
     const Bucket& now() const { return bucket_[current_]; }
     double variance(const Ratio& r) const;
+    void filter(uint32_t depth, double seconds);
+    void forget_outliers(uint32_t depth);
     void first_sample(Bucket& b, Ratio& r, double log_t);
     void second_sample(Bucket& b, Ratio& r, double log_t);
     void jump(uint32_t depth, double e);

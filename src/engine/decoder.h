@@ -20,7 +20,7 @@ namespace detail {
 
 /// The draft sources of a session, the preferred one first.
 struct DraftSources {
-    std::unique_ptr<DraftSource> text;  ///< reads only the text: lookup, or what a test installs; may be null
+    std::unique_ptr<DraftSource> text;  ///< reads only the text: Lookup, or what a test installs; may be null
     MtpDraft mtp;                       ///< used if MtpCache::on()
 };
 
@@ -41,7 +41,7 @@ struct DecoderParts {
 
     bool can_draft() const { return sources.text || cache.on(); }
     /// After every cycle, once its tokens are in the timeline.
-    void learn_from_text(const Sampling& sampling, DraftCycle* cycle) const {
+    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle) const {
         if (sources.text) depth.observe_text(*sources.text, timeline.tokens(), sampling, judge.get(), cycle);
     }
 };

@@ -6,28 +6,50 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+namespace depth_control_impl {
+namespace {
+
+bool has_block(const DraftOptions& o) { return o.source == Draft::mtp || o.source == Draft::mtp_lookup; }
+
+}  // namespace
+}  // namespace depth_control_impl
+
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
-    : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
+    : control(depth_control_impl::has_block(options.draft) ? options.draft.max_depth : 0,
+              options.draft.source == Draft::off ? 0 : options.draft.max_depth),
+      options_(options),
+      stats_(stats),
+      depth_(options.draft.depth) {}
+
+bool DepthControl::prefers(const TextOffer& offer, uint32_t usable) const {
+    if (offer.n == 0 || !wants_text()) return false;
+    if (chooses()) return control.prefers(offer, usable);
+    return offer.match >= kConfidentMatch || !depth_control_impl::has_block(options_.draft);
+}
 
 Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
     *cycle = DraftCycle();
     const uint32_t context = static_cast<uint32_t>(next.n_token);
     const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
     Decision d;
-    if (!next.can_draft)
+    if (!next.can_draft) {
         control.fixed(0, context);
-    else if (depth_ < 0)
-        d = control.next(context, next.usable);
-    else
+    } else if (chooses()) {
+        d = control.next(context, next.usable, next.text);
+    } else {
         control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
+        d.from_text = prefers(next.text, next.usable);
+    }
     d.depth = std::min(d.depth, room);
     if (d.depth >= next.n_row) {
         d.depth = static_cast<uint32_t>(next.n_row) - 1;
         while (!(next.usable >> d.depth & 1)) --d.depth;
     }
-    if (options_.draft.source == Draft::lookup) d.probe_rows = 0;  // there is no block to run: see observe_text()
+    if (d.from_text) d.depth = std::min(d.depth, next.text.n);
+    d.from_text = d.from_text && d.depth > 0;
     control.explain(cycle);
     cycle->chosen = d.depth;
+    cycle->text_match = d.from_text ? next.text.match : 0;
     return d;
 }
 
@@ -39,18 +61,19 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
 }
 
 void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                                const AcceptanceJudge* judge, DraftCycle* cycle) {
-    if (!chooses() || cycle->chosen > 0 || options_.draft.source != Draft::lookup || !control.wants_drafts()) return;
-    const auto start = std::chrono::steady_clock::now();
-    const size_t at = history.size() - 1;
-    Token guess = -1;
-    const Result<uint32_t> found = text.propose({history.subspan(0, at), 1, sampling, &guess});
+                                const AcceptanceJudge* judge, const DraftCycle& cycle) {
+    if (!chooses()) return;
+    if (cycle.text_match > 0)
+        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
+    Token guesses[kMaxDraft];
+    const uint32_t n_new = std::min(static_cast<uint32_t>(history.size() - cycle.n_token), kMaxDraft);
+    const Result<uint32_t> found = text.propose({history.subspan(0, cycle.n_token), n_new, sampling, guesses});
     if (!found.ok() || found.value() == 0) return;
-    AcceptanceProbe seen;
-    seen.n = 1;
-    seen.hits = seen.order = judge ? judge->accepts(at) : guess == history[at];
-    seen.seconds = seconds_since(start);
-    observe_probe(seen, cycle);
+    const uint32_t n_known = std::min(found.value(), n_new);
+    uint32_t n_right = 0;
+    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
+        if (!(judge ? judge->accepts(at) : guesses[n_right] == history[at])) break;
+    control.observe_offer({n_known, text.match_length()}, n_known, n_right);
 }
 
 void DepthControl::finish(const DraftCycle& cycle, double us) {
@@ -58,8 +81,9 @@ void DepthControl::finish(const DraftCycle& cycle, double us) {
     for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats_.accepted[i] += 1;
     DraftSeen seen;
+    seen.from_text = cycle.text_match > 0;
     // Drafts that an unlikely one ended are what the chosen depth gave, and took as long as that depth takes here.
-    seen.depth = options_.draft.min_probability > 0 ? cycle.chosen : cycle.depth;
+    seen.depth = options_.draft.min_probability > 0 && !seen.from_text ? cycle.chosen : cycle.depth;
     seen.accepted = cycle.accepted;
     seen.seconds = us * 1e-6;
     seen.catch_up = cycle.catch_up_us * 1e-6;

@@ -23,7 +23,11 @@ class DepthControl {
         if (learned) control = other.control;
     }
     bool chooses() const { return depth_ < 0; }
-    /// The MTP block's cache must not fall behind: drafts may follow soon.
+    /// Drafts made from the text may be taken.
+    bool wants_text() const { return depth_ != 0 && options_.draft.source != Draft::off; }
+    /// If the text offers this for the next cycle, it is likely to be taken.
+    bool prefers(const TextOffer& offer, uint32_t usable) const;
+    /// The MTP block's cache must not fall behind: it may draft soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
 
     /// What is known of the next cycle.
@@ -32,16 +36,17 @@ class DepthControl {
         size_t n_row;     ///< rows that it may run, at least 1
         uint32_t usable;  ///< bit g: depth g can run without waiting for kernels to be built; bit 0 is set
         bool can_draft;   ///< the session has a draft source
+        TextOffer text;   ///< drafts made from the text, if its tokens are known
     };
-    /// What it does: how many tokens to draft, and whether an acceptance probe comes before it. `cycle` gets what the
-    /// decision is based on.
+    /// What it does: how many tokens to draft, by which source, and whether an acceptance probe comes before it.
+    /// `cycle` gets what the decision is based on.
     Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
-    /// The same after a plain cycle, where a text source drafts and there is no block to probe: would its draft have
-    /// been the last token of `history`? judge: may be null.
+    /// Learns from a cycle whose tokens are the last of `history`, before finish(): would what `text` offered before it
+    /// have been right? judge: may be null.
     void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                      const AcceptanceJudge* judge, DraftCycle* cycle);
+                      const AcceptanceJudge* judge, const DraftCycle& cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);

@@ -89,16 +89,19 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         AUSPEX_TRY(drain());
         AUSPEX_TRY(p_.trunk.keep_reply());
     }
+    TextOffer offer;  // of cycles that are queued ahead it is not known
+    if (n_queued_ == 0) AUSPEX_TRY(host_.offer_from_text(sampling).get(offer));
     DraftCycle cycle;
-    const Decision d = p_.depth.decide(
-        {p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(), usable_depths(), p_.can_draft()},
-        &cycle);
-    n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
+    const Decision d = p_.depth.decide({p_.timeline.size() + n_queued_, p_.trunk.rows_to_stop() - rows_queued(),
+                                        usable_depths(), p_.can_draft(), offer},
+                                       &cycle);
+    const uint32_t n_own = d.from_text ? 0 : d.depth;
+    if (!d.from_text) n_plain_ = n_own > 0 ? 0 : n_plain_ + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
     const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
-    const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
-    const bool must_fill =
-        p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
+    const bool drafts = p_.cache.on() && (n_own > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
+    const bool must_fill = p_.cache.on() && !drafts && p_.depth.wants_drafts() &&
+                           p_.cache.n_pending() + rows_queued() + d.depth >= kMaxPendingRows;
     // Rows that this cycle and those queued before it may write.
     const size_t n_ahead = (n_queued_ + size_t{1}) * kMaxTentative;
     const bool must_park = !p_.trunk.has_room(n_ahead);
@@ -119,11 +122,10 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
-    n_given_ = 0;
-    if (n_queued_ == 0) AUSPEX_TRY(host_.guess_from_text(d.depth, sampling).get(n_given_));
+    n_given_ = d.from_text ? d.depth : 0;
     std::copy_n(p_.timeline.tail(), n_given_, given_);
     AUSPEX_TRY(p_.trunk.change_state([&] {
-        return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? likely_depth(d.depth) : 0);
+        return n_given_ > 0 ? loop_.queue(n_given_, given_) : loop_.queue(p_.cache.on() ? likely_depth(n_own) : 0);
     }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
@@ -143,11 +145,11 @@ Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
     const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
     if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
-    if (!p_.sources.text || !p_.depth.wants_drafts()) return false;
     if (n_given_ > 0) return true;
-    uint32_t n_found = 0;
-    AUSPEX_TRY(host_.guess_from_text(1, sampling).get(n_found));
-    return n_found > 0;
+    if (!p_.sources.text) return false;
+    TextOffer offer;
+    AUSPEX_TRY(host_.offer_from_text(sampling).get(offer));
+    return p_.depth.prefers(offer, usable_depths());
 }
 
 Status DeviceDecoder::next(const Sampling& sampling) {
@@ -248,7 +250,7 @@ Status DeviceDecoder::take() {
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
-    if (n != 0 && seen.chosen > 0) {
+    if (n != 0 && seen.chosen > 0 && seen.text_match == 0) {
         n_likely_[1] = n_likely_[0];
         n_likely_[0] = c.n_draft;
     }
@@ -270,7 +272,7 @@ Status DeviceDecoder::take() {
     ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
-    p_.learn_from_text(sampling_, &seen);
+    p_.learn_from_text(sampling_, seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

@@ -20,30 +20,6 @@ float probability(Span<const float> logits, float chosen) {
 }  // namespace
 }  // namespace draft_impl
 
-Result<uint32_t> Lookup::propose(const DraftRequest& request) {
-    length_ = 0;
-    const uint32_t n = request.n;
-    const size_t size = request.history.size();
-    if (size < kMinMatch + 1 || n == 0) return 0u;
-    const Token* h = request.history.data();
-    const Token last = h[size - 1];
-    const size_t low = size > kSearched ? size - kSearched : 0;
-    size_t after = 0;
-    for (size_t end = size - 1; end > low && length_ < kMaxMatch; --end) {  // a match ends before `end`
-        if (h[end - 1] != last) continue;
-        uint32_t length = 1;
-        while (length < kMaxMatch && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
-        if (length <= length_) continue;
-        length_ = length;
-        after = end;
-    }
-    if (length_ < kMinMatch) return 0u;
-    // Where the earlier text ends, the guess goes on with itself: a period.
-    Token* to = request.to;
-    for (uint32_t i = 0; i < n; ++i) to[i] = after + i < size ? h[after + i] : to[after + i - size];
-    return n;
-}
-
 Result<uint32_t> ForcedText::propose(const DraftRequest& request) {
     const std::string text = constrained_.forced(kMaxBytes);
     if (text.empty()) return 0u;

@@ -1,6 +1,6 @@
 // engine/draft: where guesses of the next tokens come from, one class for each source.
 //
-// Owns    the draft sources Lookup, ForcedText and MtpDraft.
+// Owns    their interface, and the sources ForcedText and MtpDraft; Lookup: lookup.h.
 // Thread  a source belongs to one session.
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 #pragma once
@@ -34,25 +34,10 @@ class DraftSource {
     virtual ~DraftSource() = default;
     /// How many guesses were written. The first id outside the vocabulary ends them.
     virtual Result<uint32_t> propose(const DraftRequest& request) = 0;
-    /// The last guess is likely better than that of a source that comes later in the session's list.
-    virtual bool confident() const { return true; }
-};
-
-/// Prompt lookup: finds the longest earlier occurrence of the last tokens (of equally long ones the
-/// latest) and guesses what followed it.
-/// cost      one scan over the last kSearched tokens.
-class Lookup : public DraftSource {
-  public:
-    static constexpr size_t kSearched = size_t{1} << 16;
-    static constexpr uint32_t kMinMatch = 2;        ///< tokens that must agree
-    static constexpr uint32_t kConfidentMatch = 6;  ///< from here on better than a draft block
-    static constexpr uint32_t kMaxMatch = 32;       ///< longer matches are not told apart
-    Result<uint32_t> propose(const DraftRequest& request) override;
-    bool confident() const override { return length_ >= kConfidentMatch; }
-    uint32_t match_length() const { return length_; }  ///< of the last guess
-
-  private:
-    uint32_t length_ = 0;
+    /// Tokens of the text that the last guess is based on: the more, the likelier it is right.
+    virtual uint32_t match_length() const { return UINT32_MAX; }
+    /// The next history begins with n_same tokens of the last one; a shorter one need not be announced.
+    virtual void replaced(size_t /*n_same*/) {}
 };
 
 /// Bytes that a constraint leaves no choice about, as the tokenizer would write them. The last token is left out: what

@@ -6,26 +6,18 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-Result<uint32_t> HostDecoder::guess_from_text(uint32_t n, const Sampling& sampling) {
-    if (n == 0) return 0u;
-    const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+Result<TextOffer> HostDecoder::offer_from_text(const Sampling& sampling) {
+    if (!p_.depth.wants_text()) return TextOffer();
+    const DraftRequest request{p_.timeline.tokens(), kMaxDraft, sampling, p_.timeline.tail()};
     uint32_t n_found = 0;
     AUSPEX_TRY(forced_.propose(request).get(n_found));
-    if (n_found > 0 || !p_.sources.text) return n_found;
+    if (n_found > 0) return TextOffer{n_found, kForcedMatch};
+    if (!p_.sources.text) return TextOffer();
     AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
-    if (p_.cache.on() && !p_.sources.text->confident()) return 0u;
     const Token end = static_cast<Token>(p_.model.plan.n_vocab);
     uint32_t n_valid = 0;
-    while (n_valid < std::min(n_found, n) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
-    return n_valid;
-}
-
-/// Writes up to n drafts to the timeline's tail; returns how many.
-Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
-    uint32_t n_found = 0;
-    AUSPEX_TRY(guess_from_text(n, sampling).get(n_found));
-    if (n_found > 0 || n == 0 || !p_.cache.on()) return n_found;
-    return p_.sources.mtp.propose({p_.timeline.tokens(), n, sampling, p_.timeline.tail()});
+    while (n_valid < std::min(n_found, kMaxDraft) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
+    return TextOffer{n_valid, p_.sources.text->match_length()};
 }
 
 /// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
@@ -78,7 +70,11 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     const size_t size = p_.timeline.size();  // all rows but the last are computed
     if (p_.trunk.must_keep_reply()) AUSPEX_TRY(p_.trunk.keep_reply());
     DraftCycle seen;
-    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft()}, &seen);
+    TextOffer offer;
+    const auto offer_start = std::chrono::steady_clock::now();
+    AUSPEX_TRY(offer_from_text(sampling).get(offer));
+    const double offer_s = seconds_since(offer_start);
+    const Decision wanted = p_.depth.decide({size, p_.trunk.rows_to_stop(), usable, p_.can_draft(), offer}, &seen);
     p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
     p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
@@ -90,8 +86,10 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
         p_.depth.observe_probe(probe, &seen);
     }
     const auto start = std::chrono::steady_clock::now();
-    uint32_t n_guess = 0, n_right = 0;
-    Status done = guess(wanted.depth, sampling).get(n_guess);
+    uint32_t n_guess = wanted.from_text ? wanted.depth : 0, n_right = 0;
+    Status done;
+    if (wanted.depth > 0 && !wanted.from_text && p_.cache.on())
+        done = p_.sources.mtp.propose({p_.timeline.tokens(), wanted.depth, sampling, p_.timeline.tail()}).get(n_guess);
     if (done.ok()) done = catch_up(n_guess, &seen);
     if (done.ok()) done = p_.trunk.verify(n_guess);
     if (!done.ok()) {
@@ -111,8 +109,8 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.n_token = size;
     seen.depth = n_guess;
     seen.accepted = n_right;
-    seen.us = seconds_since(start) * 1e6;
-    p_.learn_from_text(sampling, &seen);
+    seen.us = (offer_s + seconds_since(start)) * 1e6;
+    p_.learn_from_text(sampling, seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

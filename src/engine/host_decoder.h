@@ -20,12 +20,11 @@ class HostDecoder : public Decoder {
     /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
     /// it.
     Status cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device);
-    /// Up to n drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the
-    /// text source found, unless the draft block's are likelier right. Returns how many.
-    Result<uint32_t> guess_from_text(uint32_t n, const Sampling& sampling);
+    /// Drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the text
+    /// source found. At most kMaxDraft; none where they are not wanted.
+    Result<TextOffer> offer_from_text(const Sampling& sampling);
 
   private:
-    Result<uint32_t> guess(uint32_t n, const Sampling& sampling);
     Status catch_up(uint32_t n_guess, DraftCycle* cycle);
     Result<Token> sample(uint32_t i, Token guess, const Sampling& sampling, bool* right);
     Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);

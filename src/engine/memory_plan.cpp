@@ -2,6 +2,7 @@
 
 #include "../base/guard.h"
 #include "draft_vocab.h"
+#include "lookup.h"
 #include "session_options.h"
 
 #include <algorithm>
@@ -182,6 +183,8 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    if (o.draft.source == Draft::lookup || o.draft.source == Draft::mtp_lookup)
+        add(&m.items, "index for lookup", -1, Lookup::memory_bytes(o.n_context), MemoryPlace::host);
     add(&m.items, "history", -1,
         (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
         MemoryPlace::host);
@@ -246,7 +249,6 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
 
 /// Sets the draft_*_bytes of `m`: the difference to a plan without drafting.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
-    if (model.plan.mtp.empty()) return {};
     Plan bare;
     AUSPEX_TRY(without_mtp(model, &bare));
     std::vector<MemoryItem> weights;
@@ -445,7 +447,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     context->n_context = o.n_context;
     context->n_ubatch = o.n_ubatch;
     context->exact_prompts = o.exact_prompts;
-    if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
+    if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::lookup : Draft::mtp_lookup;
     context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     context->mtp_window = o.draft.window;
     context->min_probability = o.draft.min_probability;

@@ -2,6 +2,7 @@
 
 #include "../base/guard.h"
 
+#include "lookup.h"
 #include "memory_plan.h"
 #include "session_options.h"
 
@@ -54,8 +55,8 @@ Status Session::Impl::open() {
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) +
-                         store->memory_bytes();
+                         (sources.text ? Lookup::memory_bytes(options.n_context) : 0) + vocab.memory_bytes() +
+                         timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) + store->memory_bytes();
     return {};
 }
 
@@ -78,7 +79,7 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
 Status Session::Impl::open_draft() {
     using namespace detail;
     DraftOptions& d = options.draft;
-    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup);
+    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup(options.n_context));
     if (d.source == Draft::off) return {};
     if (d.source != Draft::lookup) {
         const Plan& plan = model->plan;
@@ -173,6 +174,7 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         return s;
     }
     vocab.forget(same);
+    if (sources.text) sources.text->replaced(same);
     timeline.assign(wanted);
     report.n_live = n_given;
     return report;
@@ -458,7 +460,7 @@ void Session::clear_stats() {
 
 namespace session_impl {
 
-constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
+constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '2'};
 
 /// What decides how long a cycle takes, for people to read.
 std::string cost_key(Session::Impl& session) {

@@ -64,6 +64,7 @@ struct Session::Impl {
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
         vocab.forget(0);
+        if (sources.text) sources.text->replaced(0);
         constrained.forget();
     }
     /// Drops tokens that were computed ahead of the caller: by run_ahead, or in a cycle that a callback threw out of.
