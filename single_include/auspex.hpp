@@ -11225,10 +11225,12 @@ class TextDrafts {
         double gain = 1;     ///< expected tokens per time of a plain step
     };
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
-    /// block     costs of drafting with the MTP block: a bound while no cycle of these was measured.
-    /// bold      a cost that is not well known gets the benefit of the doubt, up to 10 %; otherwise it must have been
-    ///           measured.
-    Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool bold) const;
+    /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
+    /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same
+    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise nothing is chosen
+    ///           before one was measured
+    Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
+                bool bold) const;
     /// Of drafts with such a match.
     const Acceptance& acceptance(uint32_t match) const { return acceptance_[class_of(match)]; }
     const CycleCost& cost() const { return cost_; }
@@ -11237,7 +11239,7 @@ class TextDrafts {
   private:
     static constexpr uint32_t kClass = 4, kForcedClass = 3;
     static uint32_t class_of(uint32_t match);
-    double relative_cost(uint32_t depth, const CycleCost& block) const;
+    double relative_cost(uint32_t depth, const CycleCost& block, bool stale) const;
     bool measured() const;
 
     Acceptance acceptance_[kClass];
@@ -11365,6 +11367,7 @@ class Controller {
     uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
+    uint32_t plain_gap() const;
     uint32_t probe(const double* rate, uint32_t chosen);
 
     uint32_t max_depth_, max_text_depth_;
@@ -11372,15 +11375,17 @@ class Controller {
     CycleCost cost_;    // of its cycles
     TextDrafts text_;
     uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
+    uint32_t n_no_text_ = 0;   // without
     uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
     uint32_t last_match_ = 0;  // of that offer
 
-    uint32_t depth_ = 0;                  // the present choice; probes do not change it
-    uint32_t last_ = 0;                   // depth of the last decision, probes included
-    uint32_t i_cold_ = 0;                 // next entry of the cold start
-    bool reopened_ = false;               // the cold start runs again after a suspension
-    uint32_t since_probe_ = 0;            // decisions
-    uint32_t n_decision_ = 0;             // after the cold start
+    uint32_t depth_ = 0;        // the present choice; probes do not change it
+    uint32_t last_ = 0;         // depth of the last decision, probes included
+    uint32_t i_cold_ = 0;       // next entry of the cold start
+    bool reopened_ = false;     // the cold start runs again after a suspension
+    uint32_t since_probe_ = 0;  // decisions
+    uint32_t n_decision_ = 0;
+    uint32_t plain_at_ = 0;               // the decision for the last plain step
     uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
     uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted
@@ -55616,8 +55621,8 @@ namespace {
 
 /// What a row adds to a plain step, as a share of it, while nothing was measured.
 constexpr double kRowGuess = 0.3;
-/// The benefit of the doubt, as a logarithm.
-constexpr double kDoubt = 0.1;
+/// The benefit of the doubt.
+constexpr double kDoubt = 1.1;
 /// By class: a text begins as if so many first drafts had been wrong. What a draft is worth shows without verifying it,
 /// so waiting costs little.
 constexpr uint32_t kWrongBefore[] = {2, 1, 1};
@@ -55653,15 +55658,16 @@ bool TextDrafts::measured() const {
     return false;
 }
 
-double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block) const {
+double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale) const {
     if (depth == 0) return 1;
-    if (measured()) return cost_.seconds(depth) / cost_.seconds(0);
-    if (block.knows(1)) return block.seconds(depth) / block.seconds(0);
-    return 1 + text_drafts_impl::kRowGuess * depth;
+    const bool known = measured(), bound = block.knows(1) && (stale || !known);
+    double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : 1 + text_drafts_impl::kRowGuess * depth;
+    if (bound) cost = std::min(cost, block.seconds(depth) / block.seconds(0));
+    return cost;
 }
 
 TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,
-                                    bool bold) const {
+                                    bool stale, bool bold) const {
     Choice best;
     max_depth = std::min(std::min(offer.n, max_depth), kMaxDepth);
     if (max_depth == 0 || !cost_.knows(0) || (!bold && !measured())) return best;
@@ -55669,8 +55675,8 @@ TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, 
     acceptance(offer.match).expected(max_depth, tokens);
     for (uint32_t g = 1; g <= max_depth; ++g) {
         if (!(usable >> g & 1)) continue;
-        double gain = tokens[g] / relative_cost(g, block);
-        if (bold) gain *= std::exp(std::min(cost_.uncertainty(g), text_drafts_impl::kDoubt));
+        double gain = tokens[g] / relative_cost(g, block, stale);
+        if (bold && cost_.n_sample(g) < 2) gain *= text_drafts_impl::kDoubt;
         if (gain > best.gain) best = {g, gain};
     }
     return best;
@@ -55727,7 +55733,8 @@ constexpr uint32_t kResultWithin = 8;
 constexpr uint32_t kMinAcceptanceProbe = 4;
 /// Drafts from the text must promise this much more than what they take the place of.
 constexpr double kTextGain = 1.03;
-/// After so many cycles with them in a row, one without: what it is compared with must not grow old.
+/// After so many cycles with them in a row, one without; after so many without, their costs are doubted. Neither side
+/// of the comparison grows old.
 constexpr uint32_t kTextRun = 128;
 /// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
@@ -55819,6 +55826,13 @@ uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     return best;
 }
 
+/// While drafting, cycles after the last plain step until the next: few at first, because costs of an earlier session
+/// may not hold, and the device may just have woken.
+uint32_t Controller::plain_gap() const {
+    using namespace controller_impl;
+    return std::clamp(n_decision_ / 2, kMinProbeGap, kPlainEvery);
+}
+
 /// A depth that is worth measuring again now, or `chosen`.
 uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     using namespace controller_impl;
@@ -55828,8 +55842,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
-                     gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
-        if (static_cast<double>(cost_.age(0)) >= gap || after_jump(cost_)) return 0;
+                     gap = std::max(plain_gap() * share, double{kMinProbeGap});
+        if (n_decision_ - plain_at_ >= gap || after_jump(cost_)) return 0;
     }
     if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -55849,7 +55863,6 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
 /// `depth`, unless its time was never measured and a cycle of it is queued: then the best of the measured ones. An
 /// interpolated promise is paid for once, however many cycles are queued before its result is there.
 uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
-    ++n_decision_;
     if (cost_.knows(depth)) return depth;
     if (asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin) {
         asked_[depth] = n_decision_;
@@ -55970,7 +55983,8 @@ Decision Controller::next_of_block(uint32_t context, uint32_t usable, DraftReaso
 
 /// How many drafts of the offer promise more than the block's present depth, or than none.
 uint32_t Controller::text_depth(const TextOffer& offer, uint32_t usable) const {
-    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, may_explore());
+    const bool stale = n_no_text_ > controller_impl::kTextRun;
+    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, stale, may_explore());
     double gain = 1;
     if (depth_ > 0) {
         double tokens[kMaxDepth + 1];
@@ -55987,8 +56001,8 @@ bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* 
     if (max_depth_ > 0 && !suspended_ && i_cold_ < sizeof kColdStart && usable > 1) return false;
     const uint32_t depth = text_depth(offer, usable);
     if (depth == 0) return false;
-    // A jump: of the machine, or of these drafts alone? An outlier is measured again.
-    if (after_jump(text_.cost()) || text_.cost().surprised() == 0) {
+    // A plain step is due. Or was there a jump, of the machine or of these drafts alone? Or an outlier?
+    if (after_jump(text_.cost()) || text_.cost().surprised() == 0 || n_decision_ - plain_at_ >= plain_gap()) {
         d->depth = 0;
         return false;
     }
@@ -55997,6 +56011,7 @@ bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* 
 }
 
 Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& offer) {
+    ++n_decision_;
     cost_.enter(context);
     text_.enter(context);
     DraftReason reason = DraftReason::none;
@@ -56004,12 +56019,15 @@ Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& of
     last_text_ = 0;
     if (choose_text(offer, usable, &d)) {
         ++n_text_;
+        n_no_text_ = 0;
         last_text_ = d.depth;
         last_match_ = offer.match;
         reason_ = DraftReason::none;
         return d;
     }
     n_text_ = 0;
+    ++n_no_text_;
+    if (d.depth == 0) plain_at_ = n_decision_;
     if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     record_change(d.depth, reason);
     return d;

@@ -200,7 +200,9 @@ std::vector<Drafting> draftings() {
     add("mtp with window 16", Draft::mtp, 2).window = 16;
     add("mtp and lookup", Draft::mtp_lookup, 5);
     add("mtp and lookup, roaming", Draft::mtp_lookup, 8).roam = true;
+    add("mtp and lookup, its own choice", Draft::mtp_lookup, -1);
     add("lookup", Draft::lookup, 8);
+    add("lookup, its own choice", Draft::lookup, -1);
     add("noise", Draft::lookup, 8).hostile = Hostile::noise;
     add("noise and mtp", Draft::mtp_lookup, 4).hostile = Hostile::noise;
     add("teacher", Draft::lookup, 8).hostile = Hostile::teacher;

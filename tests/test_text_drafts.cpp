@@ -193,6 +193,21 @@ TEST_CASE("what is compared with drafts from the text does not grow old") {
     CHECK(after.n_text_ - n < 30);
 }
 
+TEST_CASE("a cost that was once too high is measured again") {
+    Controller control(6, 6);
+    Costs slow;
+    slow.text_first = 3;  // as if its kernels had just been made
+    slow.row = 0.6;
+    Machine before(control, slow);
+    before.play({0.9, 1, 20, 0.97, 400});
+    Costs fair;
+    Machine after(control, fair);
+    after.play({0.9, 1, 20, 0.97, 3000});
+    const uint32_t n_text = after.n_text_, n_cycle = after.n_cycle_;
+    after.play({0.9, 1, 20, 0.97, 1000});
+    CHECK(after.n_text_ - n_text > 0.9 * (after.n_cycle_ - n_cycle));
+}
+
 TEST_CASE("costs of both sources are kept and come back") {
     Controller control(6, 6);
     Machine machine(control);

@@ -48,7 +48,8 @@ constexpr uint32_t kResultWithin = 8;
 constexpr uint32_t kMinAcceptanceProbe = 4;
 /// Drafts from the text must promise this much more than what they take the place of.
 constexpr double kTextGain = 1.03;
-/// After so many cycles with them in a row, one without: what it is compared with must not grow old.
+/// After so many cycles with them in a row, one without; after so many without, their costs are doubted. Neither side
+/// of the comparison grows old.
 constexpr uint32_t kTextRun = 128;
 /// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
@@ -140,6 +141,13 @@ uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     return best;
 }
 
+/// While drafting, cycles after the last plain step until the next: few at first, because costs of an earlier session
+/// may not hold, and the device may just have woken.
+uint32_t Controller::plain_gap() const {
+    using namespace controller_impl;
+    return std::clamp(n_decision_ / 2, kMinProbeGap, kPlainEvery);
+}
+
 /// A depth that is worth measuring again now, or `chosen`.
 uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     using namespace controller_impl;
@@ -149,8 +157,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
-                     gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
-        if (static_cast<double>(cost_.age(0)) >= gap || after_jump(cost_)) return 0;
+                     gap = std::max(plain_gap() * share, double{kMinProbeGap});
+        if (n_decision_ - plain_at_ >= gap || after_jump(cost_)) return 0;
     }
     if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -170,7 +178,6 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
 /// `depth`, unless its time was never measured and a cycle of it is queued: then the best of the measured ones. An
 /// interpolated promise is paid for once, however many cycles are queued before its result is there.
 uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
-    ++n_decision_;
     if (cost_.knows(depth)) return depth;
     if (asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin) {
         asked_[depth] = n_decision_;
@@ -291,7 +298,8 @@ Decision Controller::next_of_block(uint32_t context, uint32_t usable, DraftReaso
 
 /// How many drafts of the offer promise more than the block's present depth, or than none.
 uint32_t Controller::text_depth(const TextOffer& offer, uint32_t usable) const {
-    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, may_explore());
+    const bool stale = n_no_text_ > controller_impl::kTextRun;
+    const TextDrafts::Choice text = text_.best(offer, max_text_depth_, usable, cost_, stale, may_explore());
     double gain = 1;
     if (depth_ > 0) {
         double tokens[kMaxDepth + 1];
@@ -308,8 +316,8 @@ bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* 
     if (max_depth_ > 0 && !suspended_ && i_cold_ < sizeof kColdStart && usable > 1) return false;
     const uint32_t depth = text_depth(offer, usable);
     if (depth == 0) return false;
-    // A jump: of the machine, or of these drafts alone? An outlier is measured again.
-    if (after_jump(text_.cost()) || text_.cost().surprised() == 0) {
+    // A plain step is due. Or was there a jump, of the machine or of these drafts alone? Or an outlier?
+    if (after_jump(text_.cost()) || text_.cost().surprised() == 0 || n_decision_ - plain_at_ >= plain_gap()) {
         d->depth = 0;
         return false;
     }
@@ -318,6 +326,7 @@ bool Controller::choose_text(const TextOffer& offer, uint32_t usable, Decision* 
 }
 
 Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& offer) {
+    ++n_decision_;
     cost_.enter(context);
     text_.enter(context);
     DraftReason reason = DraftReason::none;
@@ -325,12 +334,15 @@ Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& of
     last_text_ = 0;
     if (choose_text(offer, usable, &d)) {
         ++n_text_;
+        n_no_text_ = 0;
         last_text_ = d.depth;
         last_match_ = offer.match;
         reason_ = DraftReason::none;
         return d;
     }
     n_text_ = 0;
+    ++n_no_text_;
+    if (d.depth == 0) plain_at_ = n_decision_;
     if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     record_change(d.depth, reason);
     return d;

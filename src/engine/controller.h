@@ -115,6 +115,7 @@ class Controller {
     uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
+    uint32_t plain_gap() const;
     uint32_t probe(const double* rate, uint32_t chosen);
 
     uint32_t max_depth_, max_text_depth_;
@@ -122,15 +123,17 @@ class Controller {
     CycleCost cost_;    // of its cycles
     TextDrafts text_;
     uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
+    uint32_t n_no_text_ = 0;   // without
     uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
     uint32_t last_match_ = 0;  // of that offer
 
-    uint32_t depth_ = 0;                  // the present choice; probes do not change it
-    uint32_t last_ = 0;                   // depth of the last decision, probes included
-    uint32_t i_cold_ = 0;                 // next entry of the cold start
-    bool reopened_ = false;               // the cold start runs again after a suspension
-    uint32_t since_probe_ = 0;            // decisions
-    uint32_t n_decision_ = 0;             // after the cold start
+    uint32_t depth_ = 0;        // the present choice; probes do not change it
+    uint32_t last_ = 0;         // depth of the last decision, probes included
+    uint32_t i_cold_ = 0;       // next entry of the cold start
+    bool reopened_ = false;     // the cold start runs again after a suspension
+    uint32_t since_probe_ = 0;  // decisions
+    uint32_t n_decision_ = 0;
+    uint32_t plain_at_ = 0;               // the decision for the last plain step
     uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
     uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted

@@ -11,8 +11,8 @@ namespace {
 
 /// What a row adds to a plain step, as a share of it, while nothing was measured.
 constexpr double kRowGuess = 0.3;
-/// The benefit of the doubt, as a logarithm.
-constexpr double kDoubt = 0.1;
+/// The benefit of the doubt.
+constexpr double kDoubt = 1.1;
 /// By class: a text begins as if so many first drafts had been wrong. What a draft is worth shows without verifying it,
 /// so waiting costs little.
 constexpr uint32_t kWrongBefore[] = {2, 1, 1};
@@ -48,15 +48,16 @@ bool TextDrafts::measured() const {
     return false;
 }
 
-double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block) const {
+double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale) const {
     if (depth == 0) return 1;
-    if (measured()) return cost_.seconds(depth) / cost_.seconds(0);
-    if (block.knows(1)) return block.seconds(depth) / block.seconds(0);
-    return 1 + text_drafts_impl::kRowGuess * depth;
+    const bool known = measured(), bound = block.knows(1) && (stale || !known);
+    double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : 1 + text_drafts_impl::kRowGuess * depth;
+    if (bound) cost = std::min(cost, block.seconds(depth) / block.seconds(0));
+    return cost;
 }
 
 TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,
-                                    bool bold) const {
+                                    bool stale, bool bold) const {
     Choice best;
     max_depth = std::min(std::min(offer.n, max_depth), kMaxDepth);
     if (max_depth == 0 || !cost_.knows(0) || (!bold && !measured())) return best;
@@ -64,8 +65,8 @@ TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, 
     acceptance(offer.match).expected(max_depth, tokens);
     for (uint32_t g = 1; g <= max_depth; ++g) {
         if (!(usable >> g & 1)) continue;
-        double gain = tokens[g] / relative_cost(g, block);
-        if (bold) gain *= std::exp(std::min(cost_.uncertainty(g), text_drafts_impl::kDoubt));
+        double gain = tokens[g] / relative_cost(g, block, stale);
+        if (bold && cost_.n_sample(g) < 2) gain *= text_drafts_impl::kDoubt;
         if (gain > best.gain) best = {g, gain};
     }
     return best;

@@ -40,10 +40,12 @@ class TextDrafts {
         double gain = 1;     ///< expected tokens per time of a plain step
     };
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
-    /// block     costs of drafting with the MTP block: a bound while no cycle of these was measured.
-    /// bold      a cost that is not well known gets the benefit of the doubt, up to 10 %; otherwise it must have been
-    ///           measured.
-    Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool bold) const;
+    /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
+    /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same
+    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise nothing is chosen
+    ///           before one was measured
+    Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
+                bool bold) const;
     /// Of drafts with such a match.
     const Acceptance& acceptance(uint32_t match) const { return acceptance_[class_of(match)]; }
     const CycleCost& cost() const { return cost_; }
@@ -52,7 +54,7 @@ class TextDrafts {
   private:
     static constexpr uint32_t kClass = 4, kForcedClass = 3;
     static uint32_t class_of(uint32_t match);
-    double relative_cost(uint32_t depth, const CycleCost& block) const;
+    double relative_cost(uint32_t depth, const CycleCost& block, bool stale) const;
     bool measured() const;
 
     Acceptance acceptance_[kClass];
