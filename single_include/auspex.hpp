@@ -628,6 +628,8 @@ class AUSPEX_API ReplyStream {
     Result<std::vector<ReplyEvent>> finish();
     /// What the events have said so far; after finish() the whole reply.
     const ChatReply& reply() const;
+    /// The text so far ends inside a thinking block, which the prompt or the reply itself has opened.
+    bool in_thinking() const;
     /// False also where there was no memory to make it.
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -3724,6 +3726,7 @@ class ReplyParser {
     /// No more text follows.
     void finish();
     bool finished() const { return final_; }
+    bool in_thinking() const;
 
     ChatReply reply;  ///< complete after finish()
 
@@ -20669,6 +20672,11 @@ bool ReplyParser::finish_json(size_t end) {
 
 // -------------------------------------------------------------------------------------- the stream
 
+bool ReplyParser::in_thinking() const {
+    if (state_ == State::start) return inside_thinking_;
+    return state_ == State::thinking || state_ == State::thinking_call;
+}
+
 /// One step; false: more text is needed.
 bool ReplyParser::step() {
     switch (state_) {
@@ -20918,6 +20926,8 @@ const ChatReply& ReplyStream::reply() const {
     static const ChatReply empty;
     return impl_ ? impl_->parser.reply : empty;
 }
+
+bool ReplyStream::in_thinking() const { return impl_ && impl_->parser.in_thinking(); }
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

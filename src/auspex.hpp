@@ -624,6 +624,8 @@ class AUSPEX_API ReplyStream {
     Result<std::vector<ReplyEvent>> finish();
     /// What the events have said so far; after finish() the whole reply.
     const ChatReply& reply() const;
+    /// The text so far ends inside a thinking block, which the prompt or the reply itself has opened.
+    bool in_thinking() const;
     /// False also where there was no memory to make it.
     explicit operator bool() const { return impl_ != nullptr; }
 

@@ -240,7 +240,7 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(AuspexError, "^bad_argument: JSON: expected"):
             self.client.chat(b"[", lambda e: None)
 
-    def reply(self, client, grammar, free_thinking, budget=0, liked=None):
+    def reply(self, client, grammar, free_thinking, budget=0, liked=None, **more):
         """The message of a reply of at most 40 tokens. liked: a text whose last token is preferred to any other."""
         sampling = WholeSampling(struct_size=ctypes.sizeof(WholeSampling), grammar=grammar)
         if liked:
@@ -249,7 +249,7 @@ class Python(unittest.TestCase):
         options = ChatOptions(struct_size=ctypes.sizeof(ChatOptions), max_tokens=40, sampling=ctypes.pointer(sampling),
                               free_thinking=free_thinking, max_thinking_tokens=budget)
         events = []
-        client.chat(b'{"messages": [{"role": "user", "content": "Say yes."}]}',
+        client.chat(json.dumps({"messages": [{"role": "user", "content": "Say yes."}], **more}).encode(),
                     lambda e: events.append((e.type, e.text)), byref(options))
         return json.loads(events[-1][1])
 
@@ -280,6 +280,17 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(AuspexError, "does not allow the text that closes the thinking"):
             self.reply(client, grammar, 0, 1)
         self.assertIn(self.reply(client, grammar, 1, 5)["content"], ('"yes"', '"no"'))
+
+    def test_a_thinking_that_the_model_opens_itself_is_closed_after_its_budget(self):
+        client = self.client
+        grammar, text = c_void_p(), b'root ::= <think> [a-z]+ "\\n" </think> "\\n\\n" [a-z]+'
+        client.call("auspex_constraint_create", client.model, 1, text, c_size_t(len(text)), byref(grammar))
+        self.addCleanup(client.c.auspex_constraint_free, grammar)
+        long, short = (self.reply(client, grammar, 0, budget, liked="a", enable_thinking=False) for budget in (0, 12))
+        self.assertEqual(long["content"], "")
+        self.assertRegex(long["reasoning_content"], "^a{20,}$")
+        self.assertRegex(short["reasoning_content"], "^a{1,11}$")
+        self.assertRegex(short["content"], "^a{10,}$")
 
     def loaded_twice(self, path):
         """What /proc says of a model's file in each of two processes that have it loaded and have used it."""

@@ -365,3 +365,22 @@ TEST_CASE("a reply becomes the message that a request reads back") {
     REQUIRE(ChatRequest::from_json("{\"messages\": [" + bad + "]}").get(request).ok());
     CHECK(request.messages[0].content == "a\xef\xbf\xbd\xef\xbf\xbd");
 }
+
+TEST_CASE("a stream tells whether it is inside the thinking, whoever opened it") {
+    for (const bool inside : {false, true}) {
+        CAPTURE(inside);
+        ReplyStream stream(inside);
+        CHECK(stream.in_thinking() == inside);
+        REQUIRE(stream.push("<thi").ok());
+        CHECK(stream.in_thinking() == inside);
+        REQUIRE(stream.push("nk>\nHm").ok());
+        CHECK(stream.in_thinking());
+        REQUIRE(stream.push("</thin").ok());
+        CHECK(stream.in_thinking());
+        REQUIRE(stream.push("k>").ok());
+        CHECK_FALSE(stream.in_thinking());
+        REQUIRE(stream.push("<think>").ok());  // only at the beginning
+        CHECK_FALSE(stream.in_thinking());
+    }
+    CHECK_FALSE(ReplyStream().in_thinking());
+}

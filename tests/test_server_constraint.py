@@ -96,6 +96,16 @@ class Thinking(Base):
         body = user(text, response_format=FORMAT)
         self.fits(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"])
 
+    def test_a_thinking_that_the_model_opens_itself_has_a_budget_too(self):
+        [letter] = self.ok(self.server.post("/tokenize", {"content": "a"}))["tokens"]
+        body = user("Pump-3", grammar=r'root ::= <think> [a-z]+ "\n" </think> "\n\n" [a-z]+', max_tokens=60,
+                    logit_bias={str(letter): 100}, chat_template_kwargs={"enable_thinking": False})
+        long, short = (self.ok(self.server.post(CHAT, {**body, **more}))["choices"][0]["message"]
+                       for more in ({}, {"thinking_budget_tokens": 12}))
+        self.assertRegex(long["reasoning_content"], "^a{40,}$")
+        self.assertRegex(short["reasoning_content"], "^a{1,11}$")
+        self.assertRegex(short["content"], "^a{20,}$")
+
     def test_forbidden_calls(self):
         """Biases and a penalty have the model write the pieces of a tag one after the other."""
         for tag in ("<function=", "<tool_call>"):

@@ -74,6 +74,7 @@ class Generation::Reply {
         sampling_.seed += i_choice;
         sampling_.constrained_from = ids_.size();
         thinking_ = request_.inside_thinking;
+        may_open_ = request_.is_chat && !thinking_;
         if (request_.constrain_answer && thinking_) std::swap(after_thinking_, sampling_.constraint);
     }
 
@@ -198,6 +199,13 @@ class Generation::Reply {
         return s;
     }
 
+    /// Where the prompt has not opened the thinking, the model may do so as the first thing it writes.
+    void find_opening() {
+        if (!may_open_ || !parser_.in_thinking()) return;
+        thinking_ = true;
+        may_open_ = false;
+    }
+
     /// Goes on with these tokens, whatever the model would sample.
     Status force(const std::vector<Token>& tokens, bool* complete) {
         std::vector<Token> longer = ids_;
@@ -229,6 +237,7 @@ class Generation::Reply {
             Status s = find_logprob(id);
             if (s.ok()) s = show(text_.push(id));
             if (!s.ok()) return s;
+            find_opening();
             const bool full = request_.n_max >= 0 && static_cast<int64_t>(usage_.n_predicted) >= request_.n_max;
             if (full) finish_ = Finish::length;
             *complete = full || stops_.found();
@@ -336,6 +345,7 @@ class Generation::Reply {
     Finish finish_ = Finish::end;
     std::string stop_;
     bool thinking_ = false;
+    bool may_open_ = false;              ///< the model may begin with it
     std::string thought_;                ///< the end of the thinking so far
     auspex::Constraint after_thinking_;  ///< waits for its end
     std::vector<Token> script_;

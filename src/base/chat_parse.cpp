@@ -195,5 +195,7 @@ const ChatReply& ReplyStream::reply() const {
     return impl_ ? impl_->parser.reply : empty;
 }
 
+bool ReplyStream::in_thinking() const { return impl_ && impl_->parser.in_thinking(); }
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

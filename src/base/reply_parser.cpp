@@ -489,6 +489,11 @@ bool ReplyParser::finish_json(size_t end) {
 
 // -------------------------------------------------------------------------------------- the stream
 
+bool ReplyParser::in_thinking() const {
+    if (state_ == State::start) return inside_thinking_;
+    return state_ == State::thinking || state_ == State::thinking_call;
+}
+
 /// One step; false: more text is needed.
 bool ReplyParser::step() {
     switch (state_) {

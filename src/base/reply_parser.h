@@ -55,6 +55,7 @@ class ReplyParser {
     /// No more text follows.
     void finish();
     bool finished() const { return final_; }
+    bool in_thinking() const;
 
     ChatReply reply;  ///< complete after finish()
 

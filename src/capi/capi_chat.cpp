@@ -263,6 +263,7 @@ class Chat {
         AUSPEX_C_TRY(check_range(options.free_thinking, 0, 1, "free_thinking"));
         max_thinking_ = options.max_thinking_tokens;
         thinking_ = prompt_.inside_thinking;
+        may_open_ = !thinking_;
         if (thinking_ && options.free_thinking != 0) std::swap(after_thinking_, sampling_.constraint);
         if (max_thinking_ != 0 &&
             sampling_.constrained_from == kFromHere)  // the tokens that close it belong to the text
@@ -360,12 +361,20 @@ class Chat {
             std::string piece;
             AUSPEX_C_TRY(text_.push(id).get(piece));
             AUSPEX_C_TRY(say_text(piece));
+            find_opening();
             if (stops_.found()) end(AUSPEX_FINISH_STOP);
             if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
             if (ended_) return take_back(n_rest);
             if (thinking_ && max_thinking_ != 0 && n_generated_ >= max_thinking_) return close_thinking(kClose, n_rest);
         }
         return Answer();
+    }
+
+    /// Where the prompt has not opened the thinking, the model may do so as the first thing it writes.
+    void find_opening() {
+        if (!may_open_ || !reply_.in_thinking()) return;
+        thinking_ = true;
+        may_open_ = false;
     }
 
     /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
@@ -450,6 +459,7 @@ class Chat {
     Sampling sampling_;
     uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
     bool thinking_ = false;
+    bool may_open_ = false;      ///< the model may begin with it
     bool closed_ = false;        ///< by the last step, under a grammar of the thinking
     std::string thought_;        ///< the end of the thinking so far
     Constraint after_thinking_;  ///< waits for its end
