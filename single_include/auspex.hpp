@@ -11174,7 +11174,7 @@ class CycleCost {
 
     Bucket bucket_[kBucket];
     uint32_t current_ = 0;
-    uint64_t n_cycle_ = 0;
+    uint64_t n_cycle_ = 0, ratios_fixed_until_ = 0;
     double noise_variance_ = 0;
     double jump_ = 0;          // the last jump, until a cycle at another depth shows whose it was
     uint32_t jump_depth_ = 0;  // where it was seen
@@ -11230,8 +11230,8 @@ class TextDrafts {
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
     /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
     /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same
-    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise nothing is chosen
-    ///           before one was measured
+    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is taken to
+    ///           cost a plain step while none was measured
     Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
                 bool bold) const;
     /// Of drafts with such a match.
@@ -11242,7 +11242,7 @@ class TextDrafts {
   private:
     static constexpr uint32_t kClass = 4, kForcedClass = 3;
     static uint32_t class_of(uint32_t match);
-    double relative_cost(uint32_t depth, const CycleCost& block, bool stale) const;
+    double relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const;
     bool measured() const;
 
     Acceptance acceptance_[kClass];
@@ -12396,10 +12396,6 @@ class DepthControl {
     Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
-    /// Learns from a cycle whose tokens are the last of `history`, before finish(): would what `text` offered before it
-    /// have been right? judge: may be null.
-    void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                      const AcceptanceJudge* judge, const DraftCycle& cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);
@@ -12754,10 +12750,6 @@ struct DecoderParts {
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 
     bool can_draft() const { return sources.text || cache.on(); }
-    /// After every cycle, once its tokens are in the timeline.
-    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle) const {
-        if (sources.text) depth.observe_text(*sources.text, timeline.tokens(), sampling, judge.get(), cycle);
-    }
 };
 
 class Decoder {
@@ -12798,6 +12790,8 @@ class HostDecoder : public Decoder {
     /// Drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the text
     /// source found. At most kMaxDraft; none where they are not wanted.
     Result<TextOffer> offer_from_text(const Sampling& sampling);
+    /// After a cycle whose tokens are the last of the timeline: would what the text offered before it have been right?
+    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle);
 
   private:
     Status catch_up(uint32_t n_guess, DraftCycle* cycle);
@@ -12806,6 +12800,10 @@ class HostDecoder : public Decoder {
 
     DecoderParts p_;
     ForcedText forced_;  ///< before every other source: what it drafts is right but for how it is cut into tokens
+    // The last offer, for the tokens from offered_at_ on.
+    TextOffer offer_;
+    size_t offered_at_ = 0;
+    Token offered_[kMaxDraft] = {};
 };
 
 }  // namespace detail
@@ -55346,8 +55344,13 @@ constexpr double kOctaveSigma = 0.04, kOctaveSpeedSigma = 0.15;
 /// part. Three in a row at one depth in the same direction are a jump.
 constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
+/// Cycles in which another depth may show whose a jump was.
+constexpr uint64_t kJumpOpen = 32;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
+/// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
+/// depth alone, and that depth's ratio would take a share each time.
+constexpr uint64_t kYoung = 64;
 /// By so much a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
@@ -55444,12 +55447,12 @@ void CycleCost::jump(uint32_t depth, double e) {
 }
 
 /// The last jump was seen at one depth and attributed to the speed. If this cycle at another depth finds the speed of
-/// before the jump, the jump belongs to that one depth's ratio.
+/// before the jump, the jump belongs to that one depth's ratio. Long after it, such a cycle is rather an outlier.
 void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (jump_ == 0 || depth == jump_depth_) return;
     Bucket& b = bucket_[current_];
     const double e = log_t - b.speed - b.ratio[depth].log;
-    if (std::fabs(e + jump_) < std::fabs(e)) {
+    if (std::fabs(e + jump_) < std::fabs(e) && n_cycle_ - jump_when_ <= cycle_cost_impl::kJumpOpen) {
         b.speed -= jump_;
         b.ratio[jump_depth_].log += jump_;
     }
@@ -55527,7 +55530,8 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const double to_speed = b.speed_variance / total, to_ratio = r.variance / total;
+    const bool young = n_cycle_ < ratios_fixed_until_;
+    const double to_speed = b.speed_variance / total, to_ratio = young ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
     b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);
@@ -55613,6 +55617,7 @@ Status CycleCost::load(Span<const std::byte> from) {
         return fail(Code::bad_file,
                     "saved draft costs hold a value out of range. Delete them: they are measured again.");
     loaded.current_ = current_;
+    loaded.ratios_fixed_until_ = kYoung;
     *this = loaded;
     return {};
 }
@@ -55668,10 +55673,12 @@ bool TextDrafts::measured() const {
     return false;
 }
 
-double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale) const {
+double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const {
     if (depth == 0) return 1;
     const bool known = measured(), bound = block.knows(1) && (stale || !known);
-    double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : 1 + text_drafts_impl::kRowGuess * depth;
+    double cost = known  ? cost_.seconds(depth) / cost_.seconds(0)
+                  : bold ? 1 + text_drafts_impl::kRowGuess * depth
+                         : depth + 1;
     if (bound) cost = std::min(cost, block.seconds(depth) / block.seconds(0));
     return cost;
 }
@@ -55680,12 +55687,12 @@ TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, 
                                     bool stale, bool bold) const {
     Choice best;
     max_depth = std::min(std::min(offer.n, max_depth), kMaxDepth);
-    if (max_depth == 0 || !cost_.knows(0) || (!bold && !measured())) return best;
+    if (max_depth == 0 || !cost_.knows(0)) return best;
     double tokens[kMaxDepth + 1];
     acceptance(offer.match).expected(max_depth, tokens);
     for (uint32_t g = 1; g <= max_depth; ++g) {
         if (!(usable >> g & 1)) continue;
-        double gain = tokens[g] / relative_cost(g, block, stale);
+        double gain = tokens[g] / relative_cost(g, block, stale, bold);
         if (bold && cost_.n_sample(g) < 2) gain *= text_drafts_impl::kDoubt;
         if (gain > best.gain) best = {g, gain};
     }
@@ -58108,22 +58115,6 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
     cycle->probe_us = seen.seconds * 1e6;
 }
 
-void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                                const AcceptanceJudge* judge, const DraftCycle& cycle) {
-    if (!chooses()) return;
-    if (cycle.text_match > 0)
-        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
-    Token guesses[kMaxDraft];
-    const uint32_t n_new = std::min(static_cast<uint32_t>(history.size() - cycle.n_token), kMaxDraft);
-    const Result<uint32_t> found = text.propose({history.subspan(0, cycle.n_token), n_new, sampling, guesses});
-    if (!found.ok() || found.value() == 0) return;
-    const uint32_t n_known = std::min(found.value(), n_new);
-    uint32_t n_right = 0;
-    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
-        if (!(judge ? judge->accepts(at) : guesses[n_right] == history[at])) break;
-    control.observe_offer({n_known, text.match_length()}, n_known, n_right);
-}
-
 void DepthControl::finish(const DraftCycle& cycle, double us) {
     stats_.cycles[cycle.depth] += 1;
     for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
@@ -58889,17 +58880,43 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Result<TextOffer> HostDecoder::offer_from_text(const Sampling& sampling) {
-    if (!p_.depth.wants_text()) return TextOffer();
+    offer_ = TextOffer();
+    offered_at_ = p_.timeline.size();
+    if (!p_.depth.wants_text()) return offer_;
     const DraftRequest request{p_.timeline.tokens(), kMaxDraft, sampling, p_.timeline.tail()};
     uint32_t n_found = 0;
     AUSPEX_TRY(forced_.propose(request).get(n_found));
-    if (n_found > 0) return TextOffer{n_found, kForcedMatch};
-    if (!p_.sources.text) return TextOffer();
-    AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+    offer_.match = kForcedMatch;
+    if (n_found == 0 && p_.sources.text) {
+        AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+        offer_.match = p_.sources.text->match_length();
+    }
     const Token end = static_cast<Token>(p_.model.plan.n_vocab);
-    uint32_t n_valid = 0;
-    while (n_valid < std::min(n_found, kMaxDraft) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
-    return TextOffer{n_valid, p_.sources.text->match_length()};
+    n_found = std::min(n_found, kMaxDraft);
+    while (offer_.n < n_found && request.to[offer_.n] >= 0 && request.to[offer_.n] < end) ++offer_.n;
+    std::copy_n(request.to, offer_.n, offered_);
+    return offer_;
+}
+
+void HostDecoder::learn_from_text(const Sampling& sampling, const DraftCycle& cycle) {
+    if (!p_.depth.chooses()) return;
+    Controller& control = p_.depth.control;
+    if (cycle.text_match > 0)
+        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
+    const Span<const Token> history = p_.timeline.tokens();
+    if (offered_at_ != cycle.n_token) {  // it was queued before its first token was known
+        if (!p_.sources.text) return;
+        uint32_t n_found = 0;
+        const DraftRequest request{history.subspan(0, cycle.n_token), kMaxDraft, sampling, offered_};
+        if (!p_.sources.text->propose(request).get(n_found).ok()) return;
+        offer_ = {n_found, p_.sources.text->match_length()};
+        offered_at_ = cycle.n_token;
+    }
+    const uint32_t n_known = std::min(offer_.n, static_cast<uint32_t>(history.size() - cycle.n_token));
+    uint32_t n_right = 0;
+    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
+        if (!(p_.judge ? p_.judge->accepts(at) : offered_[n_right] == history[at])) break;
+    control.observe_offer(offer_, n_known, n_right);
 }
 
 /// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
@@ -58992,7 +59009,7 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = (offer_s + seconds_since(start)) * 1e6;
-    p_.learn_from_text(sampling, seen);
+    learn_from_text(sampling, seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);
@@ -59275,7 +59292,7 @@ Status DeviceDecoder::take() {
     ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
-    p_.learn_from_text(sampling_, seen);
+    host_.learn_from_text(sampling_, seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

@@ -102,6 +102,24 @@ TEST_CASE("a cycle of unknown time updates acceptance alone, and its depth is me
     CHECK(r.depth > 2);
 }
 
+TEST_CASE("costs that one run leaves to the next do not drift while only plain steps are measured") {
+    CycleCost costs;
+    costs.enter(100);
+    for (int i = 0; i < 30; ++i) costs.observe(0, 1e-3), costs.observe(1, 1.6e-3), costs.observe(3, 2.4e-3);
+    for (int i_run = 0; i_run < 20; ++i_run) {
+        std::vector<std::byte> bytes;
+        costs.save(&bytes);
+        costs = CycleCost();
+        costs.enter(100);
+        REQUIRE(costs.load(bytes).ok());
+        for (int i = 0; i < 100; ++i) costs.observe(0, 1e-3 * (1 + std::exp(-i / 4.0)));  // a process starts slowly
+        costs.observe(3, i_run % 2 ? 5e-3 : 3.6e-3);                                      // it was not run for long
+        costs.observe(0, 1e-3);
+        CAPTURE(i_run);
+        CHECK(costs.seconds(1) / costs.seconds(0) == doctest::Approx(1.6).epsilon(0.08));
+    }
+}
+
 TEST_CASE("the virtual clock is exact and repeatable") {
     const auto workload = virtual_clock::workloads()[0];
     Controller a, b;

@@ -29,8 +29,13 @@ constexpr double kOctaveSigma = 0.04, kOctaveSpeedSigma = 0.15;
 /// part. Three in a row at one depth in the same direction are a jump.
 constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
+/// Cycles in which another depth may show whose a jump was.
+constexpr uint64_t kJumpOpen = 32;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
+/// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
+/// depth alone, and that depth's ratio would take a share each time.
+constexpr uint64_t kYoung = 64;
 /// By so much a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
@@ -127,12 +132,12 @@ void CycleCost::jump(uint32_t depth, double e) {
 }
 
 /// The last jump was seen at one depth and attributed to the speed. If this cycle at another depth finds the speed of
-/// before the jump, the jump belongs to that one depth's ratio.
+/// before the jump, the jump belongs to that one depth's ratio. Long after it, such a cycle is rather an outlier.
 void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (jump_ == 0 || depth == jump_depth_) return;
     Bucket& b = bucket_[current_];
     const double e = log_t - b.speed - b.ratio[depth].log;
-    if (std::fabs(e + jump_) < std::fabs(e)) {
+    if (std::fabs(e + jump_) < std::fabs(e) && n_cycle_ - jump_when_ <= cycle_cost_impl::kJumpOpen) {
         b.speed -= jump_;
         b.ratio[jump_depth_].log += jump_;
     }
@@ -210,7 +215,8 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const double to_speed = b.speed_variance / total, to_ratio = r.variance / total;
+    const bool young = n_cycle_ < ratios_fixed_until_;
+    const double to_speed = b.speed_variance / total, to_ratio = young ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
     b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);
@@ -296,6 +302,7 @@ Status CycleCost::load(Span<const std::byte> from) {
         return fail(Code::bad_file,
                     "saved draft costs hold a value out of range. Delete them: they are measured again.");
     loaded.current_ = current_;
+    loaded.ratios_fixed_until_ = kYoung;
     *this = loaded;
     return {};
 }

@@ -40,10 +40,6 @@ struct DecoderParts {
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 
     bool can_draft() const { return sources.text || cache.on(); }
-    /// After every cycle, once its tokens are in the timeline.
-    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle) const {
-        if (sources.text) depth.observe_text(*sources.text, timeline.tokens(), sampling, judge.get(), cycle);
-    }
 };
 
 class Decoder {

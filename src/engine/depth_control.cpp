@@ -60,22 +60,6 @@ void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle)
     cycle->probe_us = seen.seconds * 1e6;
 }
 
-void DepthControl::observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                                const AcceptanceJudge* judge, const DraftCycle& cycle) {
-    if (!chooses()) return;
-    if (cycle.text_match > 0)
-        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
-    Token guesses[kMaxDraft];
-    const uint32_t n_new = std::min(static_cast<uint32_t>(history.size() - cycle.n_token), kMaxDraft);
-    const Result<uint32_t> found = text.propose({history.subspan(0, cycle.n_token), n_new, sampling, guesses});
-    if (!found.ok() || found.value() == 0) return;
-    const uint32_t n_known = std::min(found.value(), n_new);
-    uint32_t n_right = 0;
-    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
-        if (!(judge ? judge->accepts(at) : guesses[n_right] == history[at])) break;
-    control.observe_offer({n_known, text.match_length()}, n_known, n_right);
-}
-
 void DepthControl::finish(const DraftCycle& cycle, double us) {
     stats_.cycles[cycle.depth] += 1;
     for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;

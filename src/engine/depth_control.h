@@ -43,10 +43,6 @@ class DepthControl {
     Decision decide(const Next& next, DraftCycle* cycle);
     /// Learns from an acceptance probe that ran before `cycle`.
     void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
-    /// Learns from a cycle whose tokens are the last of `history`, before finish(): would what `text` offered before it
-    /// have been right? judge: may be null.
-    void observe_text(DraftSource& text, Span<const Token> history, const Sampling& sampling,
-                      const AcceptanceJudge* judge, const DraftCycle& cycle);
     /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
     /// on_cycle once its own state is consistent.
     void finish(const DraftCycle& cycle, double us);

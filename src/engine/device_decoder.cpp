@@ -272,7 +272,7 @@ Status DeviceDecoder::take() {
     ran(n);
     p_.stats.rows_decoded += 1 + c.n_draft;
     seen.n_token = size;
-    p_.learn_from_text(sampling_, seen);
+    host_.learn_from_text(sampling_, seen);
     p_.depth.finish(seen, us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

@@ -7,17 +7,43 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Result<TextOffer> HostDecoder::offer_from_text(const Sampling& sampling) {
-    if (!p_.depth.wants_text()) return TextOffer();
+    offer_ = TextOffer();
+    offered_at_ = p_.timeline.size();
+    if (!p_.depth.wants_text()) return offer_;
     const DraftRequest request{p_.timeline.tokens(), kMaxDraft, sampling, p_.timeline.tail()};
     uint32_t n_found = 0;
     AUSPEX_TRY(forced_.propose(request).get(n_found));
-    if (n_found > 0) return TextOffer{n_found, kForcedMatch};
-    if (!p_.sources.text) return TextOffer();
-    AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+    offer_.match = kForcedMatch;
+    if (n_found == 0 && p_.sources.text) {
+        AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+        offer_.match = p_.sources.text->match_length();
+    }
     const Token end = static_cast<Token>(p_.model.plan.n_vocab);
-    uint32_t n_valid = 0;
-    while (n_valid < std::min(n_found, kMaxDraft) && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
-    return TextOffer{n_valid, p_.sources.text->match_length()};
+    n_found = std::min(n_found, kMaxDraft);
+    while (offer_.n < n_found && request.to[offer_.n] >= 0 && request.to[offer_.n] < end) ++offer_.n;
+    std::copy_n(request.to, offer_.n, offered_);
+    return offer_;
+}
+
+void HostDecoder::learn_from_text(const Sampling& sampling, const DraftCycle& cycle) {
+    if (!p_.depth.chooses()) return;
+    Controller& control = p_.depth.control;
+    if (cycle.text_match > 0)
+        return control.observe_offer({cycle.depth, cycle.text_match}, cycle.depth, cycle.accepted);
+    const Span<const Token> history = p_.timeline.tokens();
+    if (offered_at_ != cycle.n_token) {  // it was queued before its first token was known
+        if (!p_.sources.text) return;
+        uint32_t n_found = 0;
+        const DraftRequest request{history.subspan(0, cycle.n_token), kMaxDraft, sampling, offered_};
+        if (!p_.sources.text->propose(request).get(n_found).ok()) return;
+        offer_ = {n_found, p_.sources.text->match_length()};
+        offered_at_ = cycle.n_token;
+    }
+    const uint32_t n_known = std::min(offer_.n, static_cast<uint32_t>(history.size() - cycle.n_token));
+    uint32_t n_right = 0;
+    for (size_t at = cycle.n_token; n_right < n_known; ++n_right, ++at)
+        if (!(p_.judge ? p_.judge->accepts(at) : offered_[n_right] == history[at])) break;
+    control.observe_offer(offer_, n_known, n_right);
 }
 
 /// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
@@ -110,7 +136,7 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = (offer_s + seconds_since(start)) * 1e6;
-    p_.learn_from_text(sampling, seen);
+    learn_from_text(sampling, seen);
     p_.depth.finish(seen, seen.us);
     p_.trunk.report_windows();
     if (p_.options.on_cycle) p_.options.on_cycle(seen);

@@ -23,6 +23,8 @@ class HostDecoder : public Decoder {
     /// Drafts made from the text alone, written to the timeline's tail: what the constraint forces, or what the text
     /// source found. At most kMaxDraft; none where they are not wanted.
     Result<TextOffer> offer_from_text(const Sampling& sampling);
+    /// After a cycle whose tokens are the last of the timeline: would what the text offered before it have been right?
+    void learn_from_text(const Sampling& sampling, const DraftCycle& cycle);
 
   private:
     Status catch_up(uint32_t n_guess, DraftCycle* cycle);
@@ -31,6 +33,10 @@ class HostDecoder : public Decoder {
 
     DecoderParts p_;
     ForcedText forced_;  ///< before every other source: what it drafts is right but for how it is cut into tokens
+    // The last offer, for the tokens from offered_at_ on.
+    TextOffer offer_;
+    size_t offered_at_ = 0;
+    Token offered_[kMaxDraft] = {};
 };
 
 }  // namespace detail

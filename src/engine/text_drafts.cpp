@@ -48,10 +48,12 @@ bool TextDrafts::measured() const {
     return false;
 }
 
-double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale) const {
+double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const {
     if (depth == 0) return 1;
     const bool known = measured(), bound = block.knows(1) && (stale || !known);
-    double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : 1 + text_drafts_impl::kRowGuess * depth;
+    double cost = known  ? cost_.seconds(depth) / cost_.seconds(0)
+                  : bold ? 1 + text_drafts_impl::kRowGuess * depth
+                         : depth + 1;
     if (bound) cost = std::min(cost, block.seconds(depth) / block.seconds(0));
     return cost;
 }
@@ -60,12 +62,12 @@ TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, 
                                     bool stale, bool bold) const {
     Choice best;
     max_depth = std::min(std::min(offer.n, max_depth), kMaxDepth);
-    if (max_depth == 0 || !cost_.knows(0) || (!bold && !measured())) return best;
+    if (max_depth == 0 || !cost_.knows(0)) return best;
     double tokens[kMaxDepth + 1];
     acceptance(offer.match).expected(max_depth, tokens);
     for (uint32_t g = 1; g <= max_depth; ++g) {
         if (!(usable >> g & 1)) continue;
-        double gain = tokens[g] / relative_cost(g, block, stale);
+        double gain = tokens[g] / relative_cost(g, block, stale, bold);
         if (bold && cost_.n_sample(g) < 2) gain *= text_drafts_impl::kDoubt;
         if (gain > best.gain) best = {g, gain};
     }

@@ -42,8 +42,8 @@ class TextDrafts {
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
     /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
     /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same
-    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise nothing is chosen
-    ///           before one was measured
+    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is taken to
+    ///           cost a plain step while none was measured
     Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
                 bool bold) const;
     /// Of drafts with such a match.
@@ -54,7 +54,7 @@ class TextDrafts {
   private:
     static constexpr uint32_t kClass = 4, kForcedClass = 3;
     static uint32_t class_of(uint32_t match);
-    double relative_cost(uint32_t depth, const CycleCost& block, bool stale) const;
+    double relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const;
     bool measured() const;
 
     Acceptance acceptance_[kClass];
