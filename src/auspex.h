@@ -300,7 +300,7 @@ enum {
     AUSPEX_DRAFT_MTP = 1,
     AUSPEX_DRAFT_LOOKUP = 2,
     AUSPEX_DRAFT_MTP_LOOKUP = 3,
-    AUSPEX_DRAFT_BEST = 4
+    AUSPEX_DRAFT_BEST = 4 /* all that the model has: MTP block and lookup, or lookup alone */
 };
 /* More tokens than one auspex_session_next() gives. */
 enum { AUSPEX_MAX_TOKENS = 9 };

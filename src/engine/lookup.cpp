@@ -14,8 +14,8 @@ size_t n_place(size_t n_context) {
     while (n < std::min(n_context, Lookup::kSearched)) n *= 2;
     return n;
 }
-/// Lists for so many places, at most 2^16.
-size_t n_list(size_t n_place) { return n_place / 4; }
+/// Lists for so many places: a power of two that list_ can hold.
+size_t n_list(size_t n_place) { return std::min(n_place / 4, size_t{1} << 16); }
 
 }  // namespace
 }  // namespace lookup_impl
@@ -70,8 +70,9 @@ Result<uint32_t> Lookup::propose(const DraftRequest& request) {
     const Token* h = request.history.data();
     const size_t n_place = before_.size(), low = size > n_place ? size - n_place : 0;
     size_t after = 0;
-    for (size_t end = latest_[list_of(h + size)]; end > std::max(low + 1, n_lost_) && length_ < kMaxMatch;
-         end = before_[end & (n_place - 1)]) {
+    uint32_t n_left = kMaxPlaces;
+    for (size_t end = latest_[list_of(h + size)]; end > std::max(low + 1, n_lost_) && length_ < kMaxMatch && n_left > 0;
+         end = before_[end & (n_place - 1)], --n_left) {
         uint32_t length = 0;
         while (length < kMaxMatch && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
         if (length <= length_) continue;

@@ -15,7 +15,8 @@ namespace detail {
 /// cost      a few steps for each earlier place of the last two tokens, and one for each token that is new.
 class Lookup : public DraftSource {
   public:
-    static constexpr size_t kSearched = size_t{1} << 16;  ///< the last tokens of the text, at most
+    static constexpr size_t kSearched = size_t{1} << 18;  ///< the last tokens of the text, at most
+    static constexpr uint32_t kMaxPlaces = 1024;          ///< the last ones where a pair occurs are looked at
     static constexpr uint32_t kMinMatch = 2;              ///< tokens that must agree
     static constexpr uint32_t kMaxMatch = 32;             ///< longer matches are not told apart
 
