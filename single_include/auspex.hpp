@@ -12170,7 +12170,7 @@ class DraftSource {
     /// How many guesses were written. The first id outside the vocabulary ends them.
     virtual Result<uint32_t> propose(const DraftRequest& request) = 0;
     /// Tokens of the text that the last guess is based on: the more, the likelier it is right.
-    virtual uint32_t match_length() const { return UINT32_MAX; }
+    virtual uint32_t match_length() const { return kLongMatch; }
     /// The next history begins with n_same tokens of the last one; a shorter one need not be announced.
     virtual void replaced(size_t /*n_same*/) {}
 };
