@@ -234,12 +234,13 @@ class BadInput(BaseCli):
             self.refused(2, "bad_argument", words, run=["run", "-p", "x", option, value])
         self.refused(2, "bad_argument", "--threads 0", run=["run", "-p", "x", "--threads", 0])
         self.refused(2, "bad_argument", "--threads -2", run=["run", "-p", "x", "--threads", -2])
+        self.refused(2, "bad_argument", "expected 1 .. 256", run=["run", "-p", "x", "--threads", 257])
         self.refused(2, "bad_argument", "-n 0", run=["run", "-p", "x", "-n", 0])
         self.refused(2, "bad_argument", "-n -5", run=["run", "-p", "x", "-n", -5])
         self.refused(2, "bad_argument", "--ctx 0", run=["run", "-p", "x", "--ctx", 0])
         for option, value in (("--temp", -1), ("--temp", "nan"), ("--top-p", 2), ("--top-k", -1), ("--min-p", -1),
                               ("--repeat-penalty", 0)):
-            self.refused(2, "bad_argument", run=["run", "-p", "x", "-n", 1, option, value])
+            self.refused(2, "bad_argument", option + " is ", run=["run", "-p", "x", "-n", 1, option, value])
 
     def test_devices_that_do_not_exist(self):
         self.refused(2, "bad_argument", "toaster", run=["run", "-p", "x", "--device", "toaster"])

@@ -122,7 +122,7 @@ class DraftRefuses(BaseDraft):
         self.refused(["--draft-max 0", "1 .. 8"], "--draft-max", 0)
         self.refused(["--draft-max 9", "1 .. 8"], "--draft-max", 9)
         self.refused(["--draft-window -1"], "--draft-window", -1)
-        self.refused(["min_probability"], "--draft-min-p", 2)
+        self.refused(["--draft-min-p is 2, expected 0..1"], "--draft-min-p", 2)
         self.refused(["neither a number nor auto", "nowhere.txt"], "--draft-vocab",
                      os.path.join(self.folder, "nowhere.txt"))
         self.refused(["1 .. 8192"], "--draft-vocab", 9000)

@@ -18,6 +18,26 @@ namespace cli {
 
 // -------------------------------------------------------------------------------- errors
 
+/// The library names its fields: here they are options.
+static std::string with_options(std::string text) {
+    static const char* const kNames[][2] = {
+        {"sampling.temperature", "--temp"},
+        {"sampling.top_k", "--top-k"},
+        {"sampling.top_p", "--top-p"},
+        {"sampling.min_p", "--min-p"},
+        {"sampling.repeat_penalty", "--repeat-penalty"},
+        {"sampling.frequency_penalty", "--frequency-penalty"},
+        {"sampling.presence_penalty", "--presence-penalty"},
+        {"sampling.penalty_window", "--penalty-window"},
+        {"draft.min_probability", "--draft-min-p"},
+    };
+    for (const auto& name : kNames) {
+        const size_t at = text.find(std::string(name[0]) + " is ");
+        if (at != std::string::npos) text.replace(at, std::strlen(name[0]), name[1]);
+    }
+    return text;
+}
+
 int report(const Status& status) {
     if (status.ok()) return kDone;
     clear_progress_line();
@@ -25,7 +45,7 @@ int report(const Status& status) {
         std::fprintf(stderr, "auspex: interrupted\n");
         return kInterrupted;
     }
-    std::fprintf(stderr, "auspex: %s\n", printable(status.message(), true).c_str());
+    std::fprintf(stderr, "auspex: %s\n", printable(with_options(status.message()), true).c_str());
     switch (status.code) {
         case Code::bad_argument:
         case Code::bad_file:
@@ -94,6 +114,8 @@ void add_text(CLI::App& command, TextOptions& o, const char* what) {
 }
 
 // ------------------------------------------------------------------------------- loading
+
+constexpr int kMaxThreads = 256;  // of DeviceOptions::n_thread
 
 static Status check_no_directory(const std::string& path) {
     std::error_code error;
@@ -184,9 +206,9 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         return Status(Code::bad_argument,
                       "--cpu-path " + o.cpu_path + ": expected best, reference, avx2, avx512 or neon");
 
-    if (o.threads_given && o.threads < 1)
-        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) +
-                                              ": expected 1 or more; leave it out for one per physical core");
+    if (o.threads_given && (o.threads < 1 || o.threads > kMaxThreads))
+        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) + ": expected 1 .. " +
+                                              std::to_string(kMaxThreads) + "; leave it out for one per physical core");
     d.n_thread = o.threads;
     const std::string pipelines = d.kind == auspex::Kind::cpu ? std::string() : read_cache(kPipelines);
     d.pipeline_cache = Span<const std::byte>(reinterpret_cast<const std::byte*>(pipelines.data()), pipelines.size());
