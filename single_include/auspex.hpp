@@ -12871,7 +12871,12 @@ class DeviceDecoder : public Decoder {
     uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row
     Sampling sampling_;     ///< it was started with this
     uint32_t n_queued_ = 0, first_queued_ = 0;
-    DraftCycle queued_[kMaxQueued];                      ///< what was decided for each, oldest at first_queued_
+    /// What was decided for a queued cycle.
+    struct Queued {
+        DraftCycle cycle;
+        bool after_text = false;  ///< it would have been queued ahead, but for drafts from the text in the cycle before
+    };
+    Queued queued_[kMaxQueued];                          ///< the oldest at first_queued_
     std::chrono::steady_clock::time_point waits_since_;  ///< the caller, for the next cycle
     size_t n_caught_up_ = 0;  ///< rows that the draft block made up for right before the next cycle to be taken
     double catch_up_us_ = 0;  ///< of the host's time for that
@@ -59090,7 +59095,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
 /// The largest number of rows that the queued cycles can make history.
 size_t DeviceDecoder::rows_queued() const {
     size_t n = 0;
-    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
+    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].cycle.chosen;
     return n;
 }
 
@@ -59144,6 +59149,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
+    const bool after_text = n_given_ > 0 && n_queued_ == 0 && p_.options.run_ahead > 0 && !p_.constrained.on();
     n_given_ = d.from_text ? d.depth : 0;
     std::copy_n(p_.timeline.tail(), n_given_, given_);
     AUSPEX_TRY(p_.trunk.change_state([&] {
@@ -59157,7 +59163,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         probed.seconds += interrupted;
     }
     p_.depth.observe_probe(probed, &cycle);
-    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = cycle;
+    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = {cycle, after_text};
     return {};
 }
 
@@ -59165,7 +59171,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
 /// stops, or get drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
-    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
+    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued].cycle;
     if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
     if (n_given_ > 0) return true;
     if (!p_.sources.text) return false;
@@ -59200,7 +59206,7 @@ Status DeviceDecoder::next(const Sampling& sampling) {
 /// What the caller waited for: the device, or the host between its cycles; not the caller's own work. us: what such a
 /// cycle takes, 0: not known.
 DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
-    DraftCycle seen = queued_[first_queued_];
+    DraftCycle seen = queued_[first_queued_].cycle;
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;
     const auto now = std::chrono::steady_clock::now();
@@ -59212,8 +59218,10 @@ DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
     }
     n_caught_up_ = 0;
     waits_since_ = now;
-    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
-    *us = c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time. Without
+    // drafts from the text before it the device would not have waited for this one.
+    const bool own = c.cold || (queued_[first_queued_].after_text && seen.text_match == 0);
+    *us = c.us > 0 ? (own ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
     return seen;
 }
 

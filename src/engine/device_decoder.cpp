@@ -68,7 +68,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
 /// The largest number of rows that the queued cycles can make history.
 size_t DeviceDecoder::rows_queued() const {
     size_t n = 0;
-    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].chosen;
+    for (uint32_t i = 0; i < n_queued_; ++i) n += size_t{1} + queued_[(first_queued_ + i) % kMaxQueued].cycle.chosen;
     return n;
 }
 
@@ -122,6 +122,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
+    const bool after_text = n_given_ > 0 && n_queued_ == 0 && p_.options.run_ahead > 0 && !p_.constrained.on();
     n_given_ = d.from_text ? d.depth : 0;
     std::copy_n(p_.timeline.tail(), n_given_, given_);
     AUSPEX_TRY(p_.trunk.change_state([&] {
@@ -135,7 +136,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         probed.seconds += interrupted;
     }
     p_.depth.observe_probe(probed, &cycle);
-    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = cycle;
+    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = {cycle, after_text};
     return {};
 }
 
@@ -143,7 +144,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
 /// stops, or get drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
-    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued];
+    const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued].cycle;
     if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
     if (n_given_ > 0) return true;
     if (!p_.sources.text) return false;
@@ -178,7 +179,7 @@ Status DeviceDecoder::next(const Sampling& sampling) {
 /// What the caller waited for: the device, or the host between its cycles; not the caller's own work. us: what such a
 /// cycle takes, 0: not known.
 DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
-    DraftCycle seen = queued_[first_queued_];
+    DraftCycle seen = queued_[first_queued_].cycle;
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;
     const auto now = std::chrono::steady_clock::now();
@@ -190,8 +191,10 @@ DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
     }
     n_caught_up_ = 0;
     waits_since_ = now;
-    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
-    *us = c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time. Without
+    // drafts from the text before it the device would not have waited for this one.
+    const bool own = c.cold || (queued_[first_queued_].after_text && seen.text_match == 0);
+    *us = c.us > 0 ? (own ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
     return seen;
 }
 

@@ -58,7 +58,12 @@ class DeviceDecoder : public Decoder {
     uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row
     Sampling sampling_;     ///< it was started with this
     uint32_t n_queued_ = 0, first_queued_ = 0;
-    DraftCycle queued_[kMaxQueued];                      ///< what was decided for each, oldest at first_queued_
+    /// What was decided for a queued cycle.
+    struct Queued {
+        DraftCycle cycle;
+        bool after_text = false;  ///< it would have been queued ahead, but for drafts from the text in the cycle before
+    };
+    Queued queued_[kMaxQueued];                          ///< the oldest at first_queued_
     std::chrono::steady_clock::time_point waits_since_;  ///< the caller, for the next cycle
     size_t n_caught_up_ = 0;  ///< rows that the draft block made up for right before the next cycle to be taken
     double catch_up_us_ = 0;  ///< of the host's time for that
