@@ -960,7 +960,7 @@ struct SessionOptions {
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
     /// stops at an end token or a full context by itself. A caller who stops elsewhere computes rows again: those since
     /// the last checkpoint for another text, all of the history for another Sampling. No effect on the text or on the
-    /// CPU, nor while there is a constraint or lookup finds drafts.
+    /// CPU, nor while there is a constraint or drafts of lookup promise more.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -11377,8 +11377,8 @@ class Controller {
     Acceptance block_;  // of the MTP block
     CycleCost cost_;    // of its cycles
     TextDrafts text_;
-    uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
-    uint32_t n_no_text_ = 0;   // without
+    uint32_t n_text_ = 0;      // decisions in a row for drafts from the text
+    uint32_t n_no_text_ = 0;   // and for anything else
     uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
     uint32_t last_match_ = 0;  // of that offer
 
@@ -12253,9 +12253,10 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Finds the longest earlier occurrence of the last tokens (of equally long ones the latest) and guesses
-/// what followed it.
-/// cost      a few steps for each earlier place of the last two tokens, and one for each token that is new.
+/// Finds the longest earlier occurrence of the last tokens (of equally long ones the latest) and guesses what followed
+/// it.
+/// cost      a comparison for each earlier place of the last two tokens, at most kMaxPlaces; a few steps for each token
+///           that is new.
 class Lookup : public DraftSource {
   public:
     static constexpr size_t kSearched = size_t{1} << 18;  ///< the last tokens of the text, at most
@@ -55357,7 +55358,7 @@ constexpr double kUnshared = 0.5;
 /// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
 /// depth alone, and that depth's ratio would take a share each time.
 constexpr uint64_t kYoung = 64;
-/// By so much a depth may seem to take longer than a deeper one.
+/// By so much, in logs, a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
 constexpr double kSpeedOpen = 0.1;

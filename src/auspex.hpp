@@ -956,7 +956,7 @@ struct SessionOptions {
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
     /// stops at an end token or a full context by itself. A caller who stops elsewhere computes rows again: those since
     /// the last checkpoint for another text, all of the history for another Sampling. No effect on the text or on the
-    /// CPU, nor while there is a constraint or lookup finds drafts.
+    /// CPU, nor while there is a constraint or drafts of lookup promise more.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;

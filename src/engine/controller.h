@@ -122,8 +122,8 @@ class Controller {
     Acceptance block_;  // of the MTP block
     CycleCost cost_;    // of its cycles
     TextDrafts text_;
-    uint32_t n_text_ = 0;      // cycles in a row with drafts from the text
-    uint32_t n_no_text_ = 0;   // without
+    uint32_t n_text_ = 0;      // decisions in a row for drafts from the text
+    uint32_t n_no_text_ = 0;   // and for anything else
     uint32_t last_text_ = 0;   // depth of the last decision if its drafts are from the text, else 0
     uint32_t last_match_ = 0;  // of that offer
 

@@ -36,7 +36,7 @@ constexpr double kUnshared = 0.5;
 /// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
 /// depth alone, and that depth's ratio would take a share each time.
 constexpr uint64_t kYoung = 64;
-/// By so much a depth may seem to take longer than a deeper one.
+/// By so much, in logs, a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
 constexpr double kSpeedOpen = 0.1;

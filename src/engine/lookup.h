@@ -10,9 +10,10 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Finds the longest earlier occurrence of the last tokens (of equally long ones the latest) and guesses
-/// what followed it.
-/// cost      a few steps for each earlier place of the last two tokens, and one for each token that is new.
+/// Finds the longest earlier occurrence of the last tokens (of equally long ones the latest) and guesses what followed
+/// it.
+/// cost      a comparison for each earlier place of the last two tokens, at most kMaxPlaces; a few steps for each token
+///           that is new.
 class Lookup : public DraftSource {
   public:
     static constexpr size_t kSearched = size_t{1} << 18;  ///< the last tokens of the text, at most
