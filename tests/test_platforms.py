@@ -128,6 +128,17 @@ class Windows(Base):
         self.need(MINGW, WINE)
         self.wine = {"WINEPREFIX": os.path.join(self.folder, "wine"), "WINEDEBUG": "-all"}
         self.addCleanup(self.end_wine)
+        self.start_wine()
+
+    def start_wine(self):
+        """Now and then wine makes a prefix without its own libraries, and starts nothing in it: then it gets another."""
+        for _ in range(3):
+            done = run([WINE, "cmd", "/c", "exit 7"], **self.wine)
+            if done.returncode == 7:
+                return
+            self.end_wine()
+            shutil.rmtree(self.wine["WINEPREFIX"], ignore_errors=True)
+        self.fail(f"wine does not start: {done.stderr}")
 
     def end_wine(self):
         server = shutil.which("wineserver") or shutil.which("/usr/lib/wine/wineserver")
