@@ -131,7 +131,7 @@ class Windows(Base):
         self.start_wine()
 
     def start_wine(self):
-        """Now and then wine makes a prefix without its own libraries, and starts nothing in it: then it gets another."""
+        """Now and then wine makes a prefix without its own libraries and cannot start in it: it gets another."""
         for _ in range(3):
             done = run([WINE, "cmd", "/c", "exit 7"], **self.wine)
             if done.returncode == 7:
