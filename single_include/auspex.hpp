@@ -1365,8 +1365,8 @@ struct DraftCycle {
     uint32_t accepted = 0;   ///< of those
     double us = 0;           ///< of the whole cycle
     double catch_up_us = 0;  ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    /// Unless 0 the drafts are made from the text, and so many of its last tokens are what came before them elsewhere;
-    /// UINT32_MAX: a constraint left no choice.
+    /// Unless 0, the drafts are what followed the last text_match tokens where they occurred before; UINT32_MAX: text
+    /// that a constraint forces. 0: they are the MTP block's.
     uint32_t text_match = 0;
     uint32_t probe_rows = 0;  ///< of an acceptance probe by the MTP block before it
     uint32_t probe_hits = 0;
@@ -11174,7 +11174,8 @@ class CycleCost {
 
     Bucket bucket_[kBucket];
     uint32_t current_ = 0;
-    uint64_t n_cycle_ = 0, ratios_fixed_until_ = 0;
+    uint64_t n_cycle_ = 0;  // since the costs were loaded
+    bool loaded_ = false;
     double noise_variance_ = 0;
     double jump_ = 0;          // the last jump, until a cycle at another depth shows whose it was
     uint32_t jump_depth_ = 0;  // where it was seen
@@ -11209,7 +11210,7 @@ constexpr uint32_t kForcedMatch = UINT32_MAX;
 /// Drafts of the next tokens that were made from the text.
 struct TextOffer {
     uint32_t n = 0;      ///< drafts; 0: none
-    uint32_t match = 0;  ///< the last tokens of the text that they are based on, or kForcedMatch
+    uint32_t match = 0;  ///< tokens that agree with the earlier place they come from, or kForcedMatch
 };
 
 class TextDrafts {
@@ -12154,6 +12155,10 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
+
+/// What a session drafts with, once Draft::best is resolved.
+inline bool drafts_with_block(Draft source) { return source == Draft::mtp || source == Draft::mtp_lookup; }
+inline bool drafts_by_lookup(Draft source) { return source == Draft::lookup || source == Draft::mtp_lookup; }
 
 /// What a source is asked for.
 struct DraftRequest {
@@ -55351,7 +55356,7 @@ constexpr double kOctaveSigma = 0.04, kOctaveSpeedSigma = 0.15;
 /// part. Three in a row at one depth in the same direction are a jump.
 constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
-/// Cycles in which another depth may show whose a jump was.
+/// Only within so many cycles can a cycle at another depth show that a jump was one depth's own.
 constexpr uint64_t kJumpOpen = 32;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
@@ -55537,7 +55542,7 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const bool young = n_cycle_ < ratios_fixed_until_;
+    const bool young = loaded_ && n_cycle_ < kYoung;
     const double to_speed = b.speed_variance / total, to_ratio = young ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
@@ -55624,7 +55629,7 @@ Status CycleCost::load(Span<const std::byte> from) {
         return fail(Code::bad_file,
                     "saved draft costs hold a value out of range. Delete them: they are measured again.");
     loaded.current_ = current_;
-    loaded.ratios_fixed_until_ = kYoung;
+    loaded.loaded_ = true;
     *this = loaded;
     return {};
 }
@@ -56072,13 +56077,12 @@ void Controller::observe(const DraftSeen& seen) {
     const double of_cycle = seen.seconds - (depth == 0 ? seen.catch_up : 0);
     if (!seen.from_text) cost_.observe(depth, of_cycle);
     if (seen.from_text || depth == 0) text_.observe_cost(depth, of_cycle);
-    if (depth == 0) {
-        ++pending_;
-    } else if (stale_ > 0 && !seen.from_text) {
+    const bool of_block = depth > 0 && !seen.from_text;
+    if (depth == 0) ++pending_;
+    if (of_block && stale_ > 0)
         --stale_;
-    } else if (!seen.from_text) {
+    else if (of_block)
         block_.observe(depth, accepted);
-    }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
                  usual = seen.from_text ? text_.cost().seconds(depth) : cost_.seconds(depth),
                  seconds = seen.seconds > 0 ? seen.seconds : usual;
@@ -58069,16 +58073,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-namespace depth_control_impl {
-namespace {
-
-bool has_block(const DraftOptions& o) { return o.source == Draft::mtp || o.source == Draft::mtp_lookup; }
-
-}  // namespace
-}  // namespace depth_control_impl
-
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
-    : control(depth_control_impl::has_block(options.draft) ? options.draft.max_depth : 0,
+    : control(drafts_with_block(options.draft.source) ? options.draft.max_depth : 0,
               options.draft.source == Draft::off ? 0 : options.draft.max_depth),
       options_(options),
       stats_(stats),
@@ -58087,7 +58083,7 @@ DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
 bool DepthControl::prefers(const TextOffer& offer, uint32_t usable) const {
     if (offer.n == 0 || !wants_text()) return false;
     if (chooses()) return control.prefers(offer, usable);
-    return offer.match >= kConfidentMatch || !depth_control_impl::has_block(options_.draft);
+    return offer.match >= kConfidentMatch || !drafts_with_block(options_.draft.source);
 }
 
 Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
@@ -59359,8 +59355,7 @@ Status check_draft(const Model::Impl& model, const DraftOptions& d) {
         return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
     if (d.max_depth == 0 || d.max_depth > kMaxDraft)
         return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
-    const bool needs_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
-    return needs_mtp && model.plan.mtp.empty() ? no_mtp(model) : Status();
+    return drafts_with_block(d.source) && model.plan.mtp.empty() ? no_mtp(model) : Status();
 }
 
 }  // namespace
@@ -60680,7 +60675,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    if (o.draft.source == Draft::lookup || o.draft.source == Draft::mtp_lookup)
+    if (drafts_by_lookup(o.draft.source))
         add(&m.items, "index for lookup", -1, Lookup::memory_bytes(o.n_context), MemoryPlace::host);
     add(&m.items, "history", -1,
         (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
@@ -60945,7 +60940,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     context->n_ubatch = o.n_ubatch;
     context->exact_prompts = o.exact_prompts;
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::lookup : Draft::mtp_lookup;
-    context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
+    context->mtp = !plan.mtp.empty() && drafts_with_block(o.draft.source);
     context->mtp_window = o.draft.window;
     context->min_probability = o.draft.min_probability;
     KvOptions kv;
@@ -61181,9 +61176,9 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
 Status Session::Impl::open_draft() {
     using namespace detail;
     DraftOptions& d = options.draft;
-    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup(options.n_context));
+    if (drafts_by_lookup(d.source)) sources.text.reset(new Lookup(options.n_context));
     if (d.source == Draft::off) return {};
-    if (d.source != Draft::lookup) {
+    if (drafts_with_block(d.source)) {
         const Plan& plan = model->plan;
         cache.open(plan, *context, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows));
         AUSPEX_TRY(

@@ -1361,8 +1361,8 @@ struct DraftCycle {
     uint32_t accepted = 0;   ///< of those
     double us = 0;           ///< of the whole cycle
     double catch_up_us = 0;  ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    /// Unless 0 the drafts are made from the text, and so many of its last tokens are what came before them elsewhere;
-    /// UINT32_MAX: a constraint left no choice.
+    /// Unless 0, the drafts are what followed the last text_match tokens where they occurred before; UINT32_MAX: text
+    /// that a constraint forces. 0: they are the MTP block's.
     uint32_t text_match = 0;
     uint32_t probe_rows = 0;  ///< of an acceptance probe by the MTP block before it
     uint32_t probe_hits = 0;

@@ -18,7 +18,7 @@ namespace cli {
 
 // -------------------------------------------------------------------------------- errors
 
-/// The library names its fields: here they are options.
+/// Errors of the library name its fields; users of the command line know the options.
 static std::string with_options(std::string text) {
     static const char* const kNames[][2] = {
         {"sampling.temperature", "--temp"},

@@ -363,13 +363,12 @@ void Controller::observe(const DraftSeen& seen) {
     const double of_cycle = seen.seconds - (depth == 0 ? seen.catch_up : 0);
     if (!seen.from_text) cost_.observe(depth, of_cycle);
     if (seen.from_text || depth == 0) text_.observe_cost(depth, of_cycle);
-    if (depth == 0) {
-        ++pending_;
-    } else if (stale_ > 0 && !seen.from_text) {
+    const bool of_block = depth > 0 && !seen.from_text;
+    if (depth == 0) ++pending_;
+    if (of_block && stale_ > 0)
         --stale_;
-    } else if (!seen.from_text) {
+    else if (of_block)
         block_.observe(depth, accepted);
-    }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
                  usual = seen.from_text ? text_.cost().seconds(depth) : cost_.seconds(depth),
                  seconds = seen.seconds > 0 ? seen.seconds : usual;

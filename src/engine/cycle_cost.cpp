@@ -29,7 +29,7 @@ constexpr double kOctaveSigma = 0.04, kOctaveSpeedSigma = 0.15;
 /// part. Three in a row at one depth in the same direction are a jump.
 constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
 constexpr uint32_t kJumpAfter = 3;
-/// Cycles in which another depth may show whose a jump was.
+/// Only within so many cycles can a cycle at another depth show that a jump was one depth's own.
 constexpr uint64_t kJumpOpen = 32;
 /// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
@@ -215,7 +215,7 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const bool young = n_cycle_ < ratios_fixed_until_;
+    const bool young = loaded_ && n_cycle_ < kYoung;
     const double to_speed = b.speed_variance / total, to_ratio = young ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
@@ -302,7 +302,7 @@ Status CycleCost::load(Span<const std::byte> from) {
         return fail(Code::bad_file,
                     "saved draft costs hold a value out of range. Delete them: they are measured again.");
     loaded.current_ = current_;
-    loaded.ratios_fixed_until_ = kYoung;
+    loaded.loaded_ = true;
     *this = loaded;
     return {};
 }

@@ -69,7 +69,8 @@ class CycleCost {
 
     Bucket bucket_[kBucket];
     uint32_t current_ = 0;
-    uint64_t n_cycle_ = 0, ratios_fixed_until_ = 0;
+    uint64_t n_cycle_ = 0;  // since the costs were loaded
+    bool loaded_ = false;
     double noise_variance_ = 0;
     double jump_ = 0;          // the last jump, until a cycle at another depth shows whose it was
     uint32_t jump_depth_ = 0;  // where it was seen

@@ -6,16 +6,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-namespace depth_control_impl {
-namespace {
-
-bool has_block(const DraftOptions& o) { return o.source == Draft::mtp || o.source == Draft::mtp_lookup; }
-
-}  // namespace
-}  // namespace depth_control_impl
-
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
-    : control(depth_control_impl::has_block(options.draft) ? options.draft.max_depth : 0,
+    : control(drafts_with_block(options.draft.source) ? options.draft.max_depth : 0,
               options.draft.source == Draft::off ? 0 : options.draft.max_depth),
       options_(options),
       stats_(stats),
@@ -24,7 +16,7 @@ DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
 bool DepthControl::prefers(const TextOffer& offer, uint32_t usable) const {
     if (offer.n == 0 || !wants_text()) return false;
     if (chooses()) return control.prefers(offer, usable);
-    return offer.match >= kConfidentMatch || !depth_control_impl::has_block(options_.draft);
+    return offer.match >= kConfidentMatch || !drafts_with_block(options_.draft.source);
 }
 
 Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {

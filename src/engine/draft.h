@@ -20,6 +20,10 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
+/// What a session drafts with, once Draft::best is resolved.
+inline bool drafts_with_block(Draft source) { return source == Draft::mtp || source == Draft::mtp_lookup; }
+inline bool drafts_by_lookup(Draft source) { return source == Draft::lookup || source == Draft::mtp_lookup; }
+
 /// What a source is asked for.
 struct DraftRequest {
     Span<const Token> history;  ///< the guesses are for the tokens after it

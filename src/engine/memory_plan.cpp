@@ -183,7 +183,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    if (o.draft.source == Draft::lookup || o.draft.source == Draft::mtp_lookup)
+    if (drafts_by_lookup(o.draft.source))
         add(&m.items, "index for lookup", -1, Lookup::memory_bytes(o.n_context), MemoryPlace::host);
     add(&m.items, "history", -1,
         (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
@@ -448,7 +448,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     context->n_ubatch = o.n_ubatch;
     context->exact_prompts = o.exact_prompts;
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::lookup : Draft::mtp_lookup;
-    context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
+    context->mtp = !plan.mtp.empty() && drafts_with_block(o.draft.source);
     context->mtp_window = o.draft.window;
     context->min_probability = o.draft.min_probability;
     KvOptions kv;

@@ -79,9 +79,9 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
 Status Session::Impl::open_draft() {
     using namespace detail;
     DraftOptions& d = options.draft;
-    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup(options.n_context));
+    if (drafts_by_lookup(d.source)) sources.text.reset(new Lookup(options.n_context));
     if (d.source == Draft::off) return {};
-    if (d.source != Draft::lookup) {
+    if (drafts_with_block(d.source)) {
         const Plan& plan = model->plan;
         cache.open(plan, *context, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows));
         AUSPEX_TRY(

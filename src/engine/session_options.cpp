@@ -1,5 +1,7 @@
 #include "session_options.h"
 
+#include "draft.h"
+
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -37,8 +39,7 @@ Status check_draft(const Model::Impl& model, const DraftOptions& d) {
         return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
     if (d.max_depth == 0 || d.max_depth > kMaxDraft)
         return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
-    const bool needs_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
-    return needs_mtp && model.plan.mtp.empty() ? no_mtp(model) : Status();
+    return drafts_with_block(d.source) && model.plan.mtp.empty() ? no_mtp(model) : Status();
 }
 
 }  // namespace

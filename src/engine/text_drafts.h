@@ -21,7 +21,7 @@ constexpr uint32_t kForcedMatch = UINT32_MAX;
 /// Drafts of the next tokens that were made from the text.
 struct TextOffer {
     uint32_t n = 0;      ///< drafts; 0: none
-    uint32_t match = 0;  ///< the last tokens of the text that they are based on, or kForcedMatch
+    uint32_t match = 0;  ///< tokens that agree with the earlier place they come from, or kForcedMatch
 };
 
 class TextDrafts {
