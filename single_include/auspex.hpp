@@ -3115,9 +3115,10 @@ struct Marked {
 //
 // Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
 // trim_blocks, lstrip_blocks, break and continue, {% generation %}, tojson that writes as Python's json.dumps, and
-// strftime_now, which knows the day alone and in UTC (%Y %m %d %B %b).
-// Left out: inheritance, include, import, call, filter, with and autoescape blocks, recursive loops, string formatting,
-// powers. Letters change case in ASCII alone.
+// strftime_now, which knows UTC alone (%Y %m %d %B %b %A %a %H %M %S).
+// Left out: inheritance, include, import, autoescape blocks, targets within targets, * and ** before arguments, filters
+// for HTML and for paragraphs of text, formatting of strings beyond %s %d %i %f %x and {}, integers beyond 62 bits,
+// keys of maps that are no string, integer, boolean or none. Letters change case in ASCII alone.
 
 #include <initializer_list>
 
@@ -3127,12 +3128,16 @@ namespace detail {
 namespace jinja {
 
 enum class Filter : uint8_t {
+    abs,
+    batch,
     capitalize,
     default_,
     dictsort,
     first,
     float_,
+    format,
     fromjson,
+    groupby,
     indent,
     int_,
     items,
@@ -3142,27 +3147,35 @@ enum class Filter : uint8_t {
     list,
     lower,
     map,
+    max,
+    min,
     reject,
     rejectattr,
     replace,
     reverse,
+    round,
     safe,
     select,
     selectattr,
+    slice,
     sort,
     string,
+    sum,
     title,
     tojson,
     trim,
+    unique,
     upper
 };
 enum class Test : uint8_t {
     boolean,
+    callable,
     defined,
     divisibleby,
     equal,
     even,
     false_,
+    filter,
     float_,
     greater,
     greater_equal,
@@ -3177,8 +3190,10 @@ enum class Test : uint8_t {
     not_equal,
     number,
     odd,
+    sameas,
     sequence,
     string,
+    test,
     true_,
     undefined,
     upper
@@ -3206,11 +3221,12 @@ enum class Op : uint8_t {
     text,        ///< prints text
     print,       ///< prints a
     if_,         ///< parts: condition, body, condition, body ... ; b: else
-    for_,        ///< names: targets; a: values; b: body; c: else; parts[0]: condition, or 0
+    for_,        ///< names: targets; a: values; b: body; c: else; parts[0]: condition, or 0; code: 1 if recursive
     set,         ///< names: targets; a: value
     set_member,  ///< names[0] of namespace text; a: value
-    set_block,   ///< names[0]; a: body whose text is the value
-    macro,       ///< text: name; names: parameters; parts: their defaults, or 0; a: body
+    scope,       ///< names: variables of its own; parts: their values; a: body
+    macro,       ///< text: name; names: parameters; parts: their defaults, or 0; a: body; code: MacroUse
+    call_block,  ///< a: macro `caller`; b: call
     break_,
     continue_,
     // Expressions
@@ -3220,8 +3236,9 @@ enum class Op : uint8_t {
     integer,
     real,
     string,  ///< text
+    block,   ///< what a prints
     name,    ///< text
-    list,    ///< parts
+    list,    ///< parts; code: ListForm
     map,     ///< parts: key, value, key, value ...
     member,  ///< a.text
     item,    ///< a[b]
@@ -3243,6 +3260,7 @@ enum class Binary : uint8_t {
     divide,
     floor_divide,
     modulo,
+    power,
     concat,
     equal,
     not_equal,
@@ -3253,6 +3271,9 @@ enum class Binary : uint8_t {
     in,
     not_in
 };
+
+/// What the body of a macro names beside its parameters, as bits of a set.
+enum MacroUse : uint8_t { kUsesCaller = 1, kUsesVarargs = 2, kUsesKwargs = 4 };
 
 struct Node {
     AUSPEX_NOINLINE Node();
@@ -3320,6 +3341,15 @@ namespace jinja {
 
 struct Data;
 
+/// What a list is in Python.
+enum ListForm : uint8_t {
+    kList,
+    kTuple,
+    kGroup /* a tuple of groupby */,
+    kIterator /* true even if it is empty */,
+    kView /* of a map */
+};
+
 /// Lists, maps and strings are shared: a copy of a Value refers to the same Data.
 struct Value {
     enum class Kind : uint8_t {
@@ -3332,13 +3362,13 @@ struct Value {
         list,
         map,
         name_space,  ///< a map whose members `set` may change
-        loop,        ///< the variable `loop`
-        macro,       ///< integer: its node
+        loop,        ///< the variable `loop`; integer: its node, and above 32 bits how deep it recursed
+        macro,       ///< integer: its node, and above 32 bits the scope that it was made in
         function,    ///< integer: a Function
     };
     Kind kind = Kind::undefined;
     union {
-        int64_t integer = 0;  ///< also of booleans
+        int64_t integer = 0;  ///< also of booleans; of a list, its ListForm
         double real;
     };
     Data* data = nullptr;
@@ -3356,14 +3386,17 @@ struct Value {
     bool truth() const;
     /// How many steps of a run it costs to go through the value, beside one.
     uint64_t weight() const;
+    bool is_tuple() const { return is(Kind::list) && (integer == kTuple || integer == kGroup); }
     /// The member of a map, or null.
-    const Value* find(std::string_view key) const;
+    const Value* find(std::string_view key, Kind kind = Kind::string) const;
+    const Value* find(const Value& key) const;
+    Kind key_kind(size_t i) const;
 };
 
 struct Data {
-    Marked text;                    ///< of a string; of a real that JSON gave, its digits
+    Marked text;  ///< of a string; of a real that JSON gave, its digits; of a map, see MapMaker::kinds
     std::vector<std::string> keys;  ///< of a map
-    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
+    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over and what changed() was given
     size_t i = 0;                   ///< of a loop: which item
 };
 inline const Marked& Value::marked() const { return data->text; }
@@ -3381,9 +3414,12 @@ class Heap {
     Value string(Marked&& text);
     /// Text that the template did not write.
     Value input(std::string_view text) { return string(Marked(text, false)); }
-    Value list(std::vector<Value>&& items);
+    Value list(std::vector<Value>&& items, int64_t form = kList);
+    Value tuple(std::vector<Value>&& items) { return list(std::move(items), kTuple); }
     Value map(std::vector<std::string>&& keys, std::vector<Value>&& items);
     Value of_json(const Json& json);
+    /// The key of the member i of a map.
+    Value key(const Value& map, size_t i);
     Data* make(Value::Kind kind, Value* to);
     void charge(size_t n) { bytes_ += n; }
     size_t max_bytes = kMaxHeapBytes;
@@ -3395,6 +3431,16 @@ class Heap {
     size_t bytes_ = 0;
 };
 
+/// A map whose members are given one after the other.
+struct MapMaker {
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    std::string kinds;  ///< of the keys, one byte each; empty: all are strings
+    /// The last value of a key stays, at the place of its first. False: no key of a map.
+    bool add(const Value& key, const Value& value);
+    Value made(Heap& heap);
+};
+
 /// As Python's a == b. Values that are too large or nest too deep to compare are different. Adds to the steps of a run.
 bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
@@ -3404,7 +3450,7 @@ Result<Marked> to_text(const Value& value, size_t max_bytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
-    bool ascii = false;
+    bool ascii = false, sorted = false;
     std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
 };
 /// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
@@ -3469,8 +3515,13 @@ class Run {
     enum class Flow : uint8_t { next, break_, continue_ };
     struct Scope {
         std::vector<std::pair<std::string_view, Value>> names;
-        bool isolated = false;  ///< of a macro: sees the template's own variables beside it
+        size_t parent = 0;  ///< whose variables it sees beside its own; of the first, itself
     };
+    void push_scope(size_t parent) {
+        scopes_.emplace_back();
+        scopes_.back().parent = parent;
+    }
+    void push_scope() { push_scope(scopes_.size() - 1); }
 
     bool failed() const { return !status_.ok(); }
     template <class... A>
@@ -3490,8 +3541,14 @@ class Run {
     bool fits(const Marked& text);
 
     Flow statement(uint32_t id);
-    Flow for_statement(const Node& n);
-    bool loop_items(const Node& n, std::vector<Value>* to);
+    Flow scope_statement(const Node& n);
+    /// A value that refers to a node and to a number beside it.
+    static Value node_value(Value::Kind kind, uint32_t id, size_t number) {
+        return Heap::plain(kind, static_cast<int64_t>(id | uint64_t{number} << 32));
+    }
+    /// The loop over the values `over`, within `depth` recursions of it.
+    Flow for_statement(uint32_t id, const Value& over, size_t depth);
+    bool loop_items(const Node& n, const Value& over, std::vector<Value>* to);
     void assign(const std::vector<std::string>& names, const Value& value);
     void set_member(const Node& n);
     Marked captured(uint32_t body);
@@ -3503,40 +3560,64 @@ class Run {
     static bool is_method(const Value& of, std::string_view name);
     Value member(const Value& of, std::string_view name, const Node& n);
     Value item(const Node& n);
+    /// An element of a list or a text, or a member of a map.
+    Value item_of(const Value& of, const Value& key);
     Value slice(const Node& n);
     Value map(const Node& n);
+    void add_member(MapMaker& map, const Value& key, const Value& value);
     Value binary(const Node& n);
     Value add(const Value& a, const Value& b);
     Value arithmetic(Binary op, const Value& a, const Value& b);
+    Value repeated(const Value& what, int64_t n);
     Value integers(Binary op, int64_t a, int64_t b);
     bool contains(const Value& whole, const Value& part);
     /// Whether a is before b.
     bool less(const Value& a, const Value& b);
     Arguments arguments(const Node& n);
 
-    Value call(const Node& n);
-    Value macro(uint32_t id, const Arguments& args);
+    /// caller: the block of the call, or null.
+    Value call(const Node& n, const Value* caller = nullptr);
+    Value macro(const Value& which, const Arguments& args, const Value* caller);
+    Value loop_call(const Value& loop, const Arguments& args);
+    Value loop_method(const Value& loop, const std::string& name, const Arguments& args);
     Value function(Function f, const Arguments& args);
     Value range(const Arguments& args);
     Value today(const std::string& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
+    Value split(const Marked& text, const char* separator);
+    Value searched(const Marked& text, const std::string& name, const Arguments& args);
+    Value partition(const Marked& text, const Arguments& args, bool from_right);
+    Value lines(const Marked& text, bool keeps_ends);
+    Value padded(const Marked& text, const std::string& name, const Arguments& args);
+    Value fields(const Marked& format, const Arguments& args);
     bool test(Test which, const Value& v, const Value& argument);
 
     Value filter(Filter which, const Value& v, const Arguments& args);
+    static bool is_lazy(Filter which);
     Value text_filter(Filter which, const Value& v, const Arguments& args);
     Value list_filter(Filter which, std::vector<Value>&& items, const Arguments& args);
     Value json(const Value& v, const Arguments& args);
     Value mapped(std::vector<Value>&& items, const Arguments& args);
     Value selected(Filter which, const std::vector<Value>& items, const Arguments& args);
-    Value sorted(std::vector<Value>&& items, const Arguments& args);
+    /// What filters compare of each item: its attributes, strings in lower case unless `exact`.
+    std::vector<Value> keys_of(const std::vector<Value>& items, const Value* attribute, bool exact);
+    Value sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls);
+    Value grouped(const std::vector<Value>& items, const Arguments& args);
+    Value extreme(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value unique(const std::vector<Value>& items, const Arguments& args);
+    Value sum(const std::vector<Value>& items, const Arguments& args);
+    /// In rows of a length, or in so many columns.
+    Value divided(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value rounded(const Value& v, const Arguments& args);
+    Value formatted(const Marked& format, const std::vector<Value>& values);
     Value joined(const std::vector<Value>& items, const Marked& between, const Value* name);
     Value to_number(Filter which, const Value& v, const Arguments& args);
     /// The attribute that a filter names, with dots for attributes of attributes; without a name the value itself.
     Value attribute(Value of, const Value* name);
     /// [key, value] of each member.
-    Value pairs(const Value& map);
+    Value pairs(const Value& map, ListForm form = kList);
     Value replaced(const Marked& text, const Arguments& args);
     Value indented(const Marked& text, const Arguments& args);
     /// The elements of anything that can be iterated; false after an error.
@@ -16957,14 +17038,18 @@ bool find_named(const Named<T> (&list)[N], std::string_view name, T* to) {
     return false;
 }
 
-constexpr Named<Filter> kFilters[] = {{"capitalize", Filter::capitalize},
+constexpr Named<Filter> kFilters[] = {{"abs", Filter::abs},
+                                      {"batch", Filter::batch},
+                                      {"capitalize", Filter::capitalize},
                                       {"count", Filter::length},
                                       {"d", Filter::default_},
                                       {"default", Filter::default_},
                                       {"dictsort", Filter::dictsort},
                                       {"first", Filter::first},
                                       {"float", Filter::float_},
+                                      {"format", Filter::format},
                                       {"fromjson", Filter::fromjson},
+                                      {"groupby", Filter::groupby},
                                       {"indent", Filter::indent},
                                       {"int", Filter::int_},
                                       {"items", Filter::items},
@@ -16974,18 +17059,24 @@ constexpr Named<Filter> kFilters[] = {{"capitalize", Filter::capitalize},
                                       {"list", Filter::list},
                                       {"lower", Filter::lower},
                                       {"map", Filter::map},
+                                      {"max", Filter::max},
+                                      {"min", Filter::min},
                                       {"reject", Filter::reject},
                                       {"rejectattr", Filter::rejectattr},
                                       {"replace", Filter::replace},
                                       {"reverse", Filter::reverse},
+                                      {"round", Filter::round},
                                       {"safe", Filter::safe},
                                       {"select", Filter::select},
                                       {"selectattr", Filter::selectattr},
+                                      {"slice", Filter::slice},
                                       {"sort", Filter::sort},
                                       {"string", Filter::string},
+                                      {"sum", Filter::sum},
                                       {"title", Filter::title},
                                       {"tojson", Filter::tojson},
                                       {"trim", Filter::trim},
+                                      {"unique", Filter::unique},
                                       {"upper", Filter::upper}};
 
 constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
@@ -16995,12 +17086,14 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
                                   {">", Test::greater},
                                   {">=", Test::greater_equal},
                                   {"boolean", Test::boolean},
+                                  {"callable", Test::callable},
                                   {"defined", Test::defined},
                                   {"divisibleby", Test::divisibleby},
                                   {"eq", Test::equal},
                                   {"equalto", Test::equal},
                                   {"even", Test::even},
                                   {"false", Test::false_},
+                                  {"filter", Test::filter},
                                   {"float", Test::float_},
                                   {"ge", Test::greater_equal},
                                   {"greaterthan", Test::greater},
@@ -17017,8 +17110,10 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
                                   {"none", Test::none},
                                   {"number", Test::number},
                                   {"odd", Test::odd},
+                                  {"sameas", Test::sameas},
                                   {"sequence", Test::sequence},
                                   {"string", Test::string},
+                                  {"test", Test::test},
                                   {"true", Test::true_},
                                   {"undefined", Test::undefined},
                                   {"upper", Test::upper}};
@@ -17045,7 +17140,8 @@ bool takes_argument(Test test) {
         case Test::in:
         case Test::less:
         case Test::less_equal:
-        case Test::not_equal: return true;
+        case Test::not_equal:
+        case Test::sameas: return true;
         default: return false;
     }
 }
@@ -17129,17 +17225,24 @@ class Lexer {
         std::string_view text = std::string_view(source_).substr(at_, tag - at_);
         const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
         if (tag < source_.size() && sign == '-') {
-            while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+            text = without_last_space(text);
         } else if (tag < source_.size() && sign != '+' && source_[tag + 1] != '{') {
-            // lstrip_blocks: a tag that is the first in its line.
-            size_t line = text.rfind('\n');
-            line = line == std::string_view::npos ? 0 : line + 1;
-            if ((line > 0 || line_starts_) &&
-                std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_blank))
-                text = text.substr(0, line);
+            text = without_indentation(text);
         }
         if (!text.empty()) add(Lexeme::Kind::text, text);
         advance(tag);
+    }
+
+    static std::string_view without_last_space(std::string_view text) {
+        const std::string_view kept = trim_space(text);
+        return kept.empty() ? kept : text.substr(0, static_cast<size_t>(kept.data() - text.data()) + kept.size());
+    }
+    /// lstrip_blocks: before a tag that is the first in its line.
+    std::string_view without_indentation(std::string_view text) const {
+        size_t line = text.rfind('\n');
+        line = line == std::string_view::npos ? 0 : line + 1;
+        const bool goes = (line > 0 || line_starts_) && trim_space(text.substr(line)).empty();
+        return goes ? text.substr(0, line) : text;
     }
 
     /// Behind the end of a tag: `trims` is true for blocks and comments, whose line break goes.
@@ -17147,7 +17250,9 @@ class Lexer {
         advance(end);
         size_t to = end;
         if (strip)
-            while (to < source_.size() && is_blank(source_[to])) ++to;
+            for (size_t n = 0;
+                 to < source_.size() && is_python_space(decode_utf8(&source_[to], source_.size() - to, &n));)
+                to += n;
         else if (trims && to < source_.size() && source_[to] == '\n')
             ++to;
         line_starts_ = to > end && source_[to - 1] == '\n';
@@ -17194,18 +17299,17 @@ class Lexer {
         for (size_t close = source_.find("{%", at_); close != std::string::npos;
              close = source_.find("{%", close + 2)) {
             size_t p = close + 2;
-            const bool strips = p < source_.size() && source_[p] == '-';
-            if (strips) ++p;
+            const char sign = p < source_.size() ? source_[p] : '\0';
+            if (sign == '-' || sign == '+') ++p;
             while (p < source_.size() && is_blank(source_[p])) ++p;
             if (!is_at(p, "endraw")) continue;
             for (p += 6; p < source_.size() && is_blank(source_[p]);) ++p;
-            const bool minus = is_at(p, "-%}");
-            if (!minus && !is_at(p, "%}")) continue;
+            const bool minus = is_at(p, "-%}"), plus = is_at(p, "+%}");
+            if (!minus && !plus && !is_at(p, "%}")) continue;
             std::string_view text = std::string_view(source_).substr(at_, close - at_);
-            if (strips)
-                while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+            if (sign != '+') text = sign == '-' ? without_last_space(text) : without_indentation(text);
             if (!text.empty()) add(Lexeme::Kind::text, text);
-            after_tag(p + (minus ? 3 : 2), minus, true);
+            after_tag(p + (minus || plus ? 3 : 2), minus, !plus);
             return {};
         }
         return wrong("the raw block has no end, expected {% endraw %}");
@@ -17222,7 +17326,7 @@ class Lexer {
         } else if (c == '\'' || c == '"') {
             return string(c);
         } else {
-            static const std::string_view kPairs[] = {"==", "!=", "<=", ">=", "//"};
+            static const std::string_view kPairs[] = {"==", "!=", "<=", ">=", "//", "**"};
             for (const std::string_view pair : kPairs)
                 if (is_at(at_, pair)) end = at_ + 2;
             if (end == at_ + 1 && std::string_view("+-*/%~<>=()[]{}|.,:").find(c) == std::string_view::npos)
@@ -17274,6 +17378,17 @@ class Lexer {
             const size_t simple = kFrom.find(c);
             if (simple != std::string_view::npos) {
                 text += kTo[simple];
+            } else if (c >= '0' && c <= '7') {
+                uint32_t code = 0;
+                size_t n_digit = 0;
+                for (; n_digit < 3 && p + n_digit < source_.size() && source_[p + n_digit] >= '0' &&
+                       source_[p + n_digit] <= '7';
+                     ++n_digit)
+                    code = code << 3 | static_cast<uint32_t>(source_[p + n_digit] - '0');
+                append_utf8(text, code);
+                p += n_digit - 1;
+            } else if (c == 'N') {
+                return wrong("\\N in a string is not supported");
             } else if (c == '\n') {
                 continue;
             } else if (const size_t n_digit = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0; n_digit > 0) {
@@ -17332,7 +17447,7 @@ constexpr Comparison kComparisons[] = {
     {"==", Binary::equal},  {"!=", Binary::not_equal},     {"<", Binary::less}, {"<=", Binary::less_equal},
     {">", Binary::greater}, {">=", Binary::greater_equal}, {"in", Binary::in}};
 /// Operators by how strongly they bind, the weakest first.
-constexpr int kSumLevel = 0, kProductLevel = 2;
+constexpr int kSumLevel = 0, kProductLevel = 2, kPowerLevel = 3;
 struct Operator {
     const char* name;
     int level;
@@ -17344,7 +17459,8 @@ constexpr Operator kOperators[] = {{"+", kSumLevel, Binary::add},
                                    {"*", kProductLevel, Binary::multiply},
                                    {"/", kProductLevel, Binary::divide},
                                    {"//", kProductLevel, Binary::floor_divide},
-                                   {"%", kProductLevel, Binary::modulo}};
+                                   {"%", kProductLevel, Binary::modulo},
+                                   {"**", kPowerLevel, Binary::power}};
 
 class Parser {
   public:
@@ -17476,12 +17592,10 @@ class Parser {
         if (name == "for") return for_statement();
         if (name == "set") return set_statement();
         if (name == "macro") return macro_statement();
-        if (name == "generation") {
-            need_end_block();
-            const uint32_t inner = body({"endgeneration"});
-            end_of("endgeneration");
-            return inner;
-        }
+        if (name == "generation") return scope_statement(make(Op::scope), "endgeneration");
+        if (name == "with") return with_statement();
+        if (name == "filter") return filter_statement();
+        if (name == "call") return call_statement();
         if ((name == "break" || name == "continue") && n_loop_ > 0) {
             need_end_block();
             return add(name == "break" ? Op::break_ : Op::continue_, 0);
@@ -17512,6 +17626,51 @@ class Parser {
         return add(std::move(n));
     }
 
+    /// The rest of a block whose variables are its own.
+    uint32_t scope_statement(Node n, const char* end) {
+        need_end_block();
+        n.a = body({end});
+        end_of(end);
+        return add(std::move(n));
+    }
+    uint32_t with_statement() {
+        Node n = make(Op::scope);
+        while (!failed() && peek().kind != Kind::end_block) {
+            n.names.push_back(need_name());
+            need_symbol("=");
+            n.parts.push_back(expression());
+            if (!take_symbol(",")) break;
+        }
+        return scope_statement(std::move(n), "endwith");
+    }
+    /// What the rest of a block prints, as a value.
+    uint32_t block(const char* end) { return add(Op::block, scope_statement(make(Op::scope), end)); }
+    /// {% filter a | b %} and {% set name | a | b %}: the filters stand before the block that they apply to.
+    uint32_t filtered_block(const char* end) {
+        const size_t from = at_;
+        while (!failed() && peek().kind != Kind::end_block && peek().kind != Kind::end) ++at_;
+        const uint32_t inner = block(end);
+        const size_t to = std::exchange(at_, from);
+        const uint32_t value = filtered(inner);
+        if (!failed() && peek().kind != Kind::end_block) return expected("%}");
+        at_ = to;
+        return value;
+    }
+    uint32_t filter_statement() {
+        // As if the first filter, too, stood behind a |.
+        lexemes_[--at_].kind = Kind::symbol;
+        lexemes_[at_].text = "|";
+        return add(Op::print, filtered_block("endfilter"));
+    }
+    uint32_t call_statement() {
+        Node n = make(Op::macro);
+        n.text = "caller";
+        if (is_symbol("(")) parameters(n);
+        const uint32_t call = postfix(primary());
+        if (!failed() && program_.nodes[call].op != Op::call) return expected("a call");
+        return add(Op::call_block, macro_body(std::move(n), "endcall"), call);
+    }
+
     void targets(Node& n) {
         const bool inside = take_symbol("(");
         do n.names.push_back(need_name());
@@ -17523,9 +17682,9 @@ class Parser {
         Node n = make(Op::for_);
         targets(n);
         if (!take_word("in")) return expected("in");
-        n.a = or_expression();  // "if" belongs to the loop
+        n.a = tuple(false);  // "if" belongs to the loop
         n.parts.push_back(take_word("if") ? expression() : 0);
-        if (is_word("recursive")) return wrong(Code::unsupported, "recursive loops are not supported");
+        n.code = take_word("recursive") ? 1 : 0;
         need_end_block();
         ++n_loop_;
         n.b = body({"else", "endfor"});
@@ -17551,17 +17710,18 @@ class Parser {
             need_end_block();
             return add(std::move(n));
         }
-        if (n.op == Op::set_member || n.names.size() != 1) return expected("=");
-        n.op = Op::set_block;
-        need_end_block();
-        n.a = body({"endset"});
-        end_of("endset");
+        if (n.names.size() != 1 || (!is_symbol("|") && peek().kind != Kind::end_block)) return expected("=");
+        n.a = filtered_block("endset");
         return add(std::move(n));
     }
 
     uint32_t macro_statement() {
         Node n = make(Op::macro);
         n.text = need_name();
+        parameters(n);
+        return macro_body(std::move(n), "endmacro");
+    }
+    void parameters(Node& n) {
         need_symbol("(");
         while (!failed() && !is_symbol(")")) {
             n.names.push_back(need_name());
@@ -17569,25 +17729,30 @@ class Parser {
             if (!take_symbol(",")) break;
         }
         need_symbol(")");
+    }
+    uint32_t macro_body(Node n, const char* end) {
         need_end_block();
         const uint32_t n_loop = std::exchange(n_loop_, 0u);
-        n.a = body({"endmacro"});
+        const uint8_t uses = std::exchange(macro_uses_, uint8_t{0});
+        n.a = body({end});
+        n.code = std::exchange(macro_uses_, uses);
         n_loop_ = n_loop;
-        end_of("endmacro");
+        end_of(end);
         return add(std::move(n));
     }
 
     // ----------------------------------------------------------------------------- expressions
 
-    /// One expression, or several with commas between them, which are a list.
-    uint32_t tuple() {
-        const uint32_t first = expression();
+    /// One expression, or several with commas between them; `chooses`: "if" belongs to it.
+    uint32_t tuple(bool chooses = true) {
+        const uint32_t first = chooses ? expression() : or_expression();
         if (!is_symbol(",")) return first;
         Node n = make(Op::list);
+        n.code = kTuple;
         n.parts.push_back(first);
         while (!failed() && take_symbol(",")) {
             if (is_symbol(")") || peek().kind == Kind::end_block || peek().kind == Kind::end_print) break;
-            n.parts.push_back(expression());
+            n.parts.push_back(chooses ? expression() : or_expression());
         }
         return add(std::move(n));
     }
@@ -17656,7 +17821,7 @@ class Parser {
 
     /// Operators of `level` and of those that bind more strongly.
     uint32_t operation(int level) {
-        if (level > kProductLevel) return unary(true);
+        if (level > kPowerLevel) return unary(true);
         uint32_t left = operation(level + 1);
         while (!failed() && peek().kind == Kind::symbol) {
             const Operator* found = nullptr;
@@ -17715,6 +17880,9 @@ class Parser {
         if (n.text == "true" || n.text == "True") n.op = Op::true_;
         if (n.text == "false" || n.text == "False") n.op = Op::false_;
         if (n.text == "none" || n.text == "None") n.op = Op::none;
+        for (const auto& use : {std::make_pair("caller", kUsesCaller), std::make_pair("varargs", kUsesVarargs),
+                                std::make_pair("kwargs", kUsesKwargs)})
+            if (n.text == use.first) macro_uses_ |= use.second;
         for (const char* reserved : {"and", "else", "if", "in", "is", "not", "or"})
             if (n.text == reserved) {
                 --at_;
@@ -17739,7 +17907,11 @@ class Parser {
     }
 
     uint32_t parenthesis() {
-        if (take_symbol(")")) return add(make(Op::list));
+        if (take_symbol(")")) {
+            Node n = make(Op::list);
+            n.code = kTuple;
+            return add(std::move(n));
+        }
         const uint32_t value = tuple();
         need_symbol(")");
         return value;
@@ -17771,7 +17943,11 @@ class Parser {
                 Node n = make(Op::member);
                 n.a = value;
                 n.text = peek().text;
-                if (peek().kind != Kind::name && peek().kind != Kind::integer) return expected("a name");
+                if (peek().kind == Kind::integer) {
+                    value = add(Op::item, value, number());
+                    continue;
+                }
+                if (peek().kind != Kind::name) return expected("a name");
                 ++at_;
                 value = add(std::move(n));
             } else if (take_symbol("[")) {
@@ -17869,6 +18045,7 @@ class Parser {
     Program program_;
     std::vector<uint32_t> depth_;  ///< of the tree below each node
     uint32_t level_ = 0, n_loop_ = 0;
+    uint8_t macro_uses_ = 0;  ///< of the macro that is being read: MacroUse
     Status status_;
 };
 
@@ -17913,13 +18090,23 @@ std::string number_text(const Value& v, bool as_json) {
     return python_number(digits, as_json);
 }
 
+/// What Python's repr() writes as it is, of the code points beyond ASCII that a text may well hold.
+bool is_printable(uint32_t c) {
+    static const uint32_t kRanges[][2] = {{0x80, 0xA0},     {0xAD, 0xAD},     {0x1680, 0x1680}, {0x2000, 0x200F},
+                                          {0x2028, 0x202F}, {0x205F, 0x206F}, {0x3000, 0x3000}, {0xE000, 0xF8FF},
+                                          {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}};
+    return std::none_of(std::begin(kRanges), std::end(kRanges),
+                        [c](const uint32_t(&range)[2]) { return c >= range[0] && c <= range[1]; });
+}
+
 /// Python's repr() of a string.
 std::string quoted(std::string_view text) {
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
     const char mark = single ? '\'' : '"';
     std::string out(1, mark);
-    for (const char c : text) {
-        const unsigned char byte = static_cast<unsigned char>(c);
+    for (size_t at = 0, n = 1; at < text.size(); at += n) {
+        const char c = text[at];
+        const uint32_t code = decode_utf8(text.data() + at, text.size() - at, &n);
         static const std::string_view kPlain = "\n\r\t\\", kNames = "nrt\\";
         const size_t named = kPlain.find(c);
         if (named != std::string_view::npos) {
@@ -17928,12 +18115,12 @@ std::string quoted(std::string_view text) {
         } else if (c == mark) {
             out += '\\';
             out += c;
-        } else if (byte < 0x20 || byte == 0x7F) {
+        } else if (code < 0x20 || code == 0x7F || (code > 0x7F && !is_printable(code))) {
             char hex[8];
-            std::snprintf(hex, sizeof hex, "\\x%02x", byte);
+            std::snprintf(hex, sizeof hex, code < 0x100 ? "\\x%02x" : "\\u%04x", static_cast<unsigned>(code & 0xFFFF));
             out += hex;
         } else {
-            out += c;
+            out += text.substr(at, n);
         }
     }
     return out + mark;
@@ -18012,26 +18199,57 @@ class Writer {
         out += '\n';
         out.append(static_cast<size_t>(form_.indent) * static_cast<size_t>(depth), ' ');
     }
+    void shown(std::string_view plain, std::string_view json) { out += json_ ? json : plain; }
+    void key(const Value& map, size_t i) {
+        const std::string& text = map.data->keys[i];
+        switch (map.key_kind(i)) {
+            case Value::Kind::string: string(text); return;
+            case Value::Kind::boolean:
+                shown(text == "0" ? "False" : "True", text == "0" ? "\"false\"" : "\"true\"");
+                return;
+            case Value::Kind::none: shown("None", "\"null\""); return;
+            default: shown(text, '"' + text + '"'); return;
+        }
+    }
     void items(const Value& v, int depth) {
-        const bool map = v.is_map();
-        out += map ? '{' : '[';
-        for (size_t i = 0; i < v.items().size() && status.ok(); ++i) {
-            if (i > 0) out += form_.item;
+        const bool map = v.is_map(), tuple = v.is_tuple() && !json_;
+        std::vector<size_t> order;
+        if (map && form_.sorted) {
+            for (size_t i = 0; i < v.items().size(); ++i) order.push_back(i);
+            std::sort(order.begin(), order.end(),
+                      [&v](size_t a, size_t b) { return v.data->keys[a] < v.data->keys[b]; });
+        }
+        out += map ? '{' : tuple ? '(' : '[';
+        for (size_t k = 0; k < v.items().size() && status.ok(); ++k) {
+            const size_t i = order.empty() ? k : order[k];
+            if (k > 0) out += form_.item;
             line(depth + 1);
             if (map) {
-                string(v.data->keys[i]);
+                key(v, i);
                 out += form_.key;
             }
             value(v.items()[i], depth + 1);
         }
+        if (tuple && v.items().size() == 1) out += ',';
         if (!v.items().empty()) line(depth);
-        out += map ? '}' : ']';
+        out += map ? '}' : tuple ? ')' : ']';
     }
 
     bool json_;
     JsonForm form_;
     size_t max_bytes_;
 };
+
+/// How a map holds a key: numbers that are equal have one text. False: it cannot hold it.
+bool key_text(const Value& key, std::string* text) {
+    if (key.is(Value::Kind::string))
+        *text = key.text();
+    else if (key.is(Value::Kind::integer) || key.is(Value::Kind::boolean))
+        *text = say(key.integer);
+    else
+        *text = "None";
+    return key.is(Value::Kind::none) || *text != "None" || key.is(Value::Kind::string);
+}
 
 /// Counts what it compares.
 bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, uint64_t max_steps) {
@@ -18044,12 +18262,13 @@ bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, u
         *n_step += std::min(a.text().size(), b.text().size()) / 256;
         return a.text() == b.text();
     }
-    if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
+    if (a.is(Value::Kind::list) && a.is_tuple() != b.is_tuple()) return false;
+    if (a.data == nullptr || a.data == b.data) return a.is(Value::Kind::none) || a.integer == b.integer;
     if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
     for (size_t i = 0; i < a.items().size(); ++i) {
         *n_step += 1 + (a.is_map() ? b.items().size() / 64 : 0);
         if (*n_step > max_steps) return false;
-        const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
+        const Value* other = a.is_map() ? b.find(a.data->keys[i], a.key_kind(i)) : &b.items()[i];
         if (other == nullptr || !equal_within(a.items()[i], *other, depth + 1, n_step, max_steps)) return false;
     }
     return true;
@@ -18072,7 +18291,7 @@ bool Value::truth() const {
         case Kind::real: return real != 0;
         case Kind::string: return !text().empty();
         case Kind::list:
-        case Kind::map: return !items().empty();
+        case Kind::map: return !items().empty() || (is(Kind::list) && integer == kIterator);
         case Kind::name_space:
         case Kind::loop:
         case Kind::macro:
@@ -18086,11 +18305,41 @@ uint64_t Value::weight() const {
     return (data->text.text.size() + data->items.size()) / 64;
 }
 
-const Value* Value::find(std::string_view key) const {
+Value::Kind Value::key_kind(size_t i) const { return text().empty() ? Kind::string : static_cast<Kind>(text()[i]); }
+
+const Value* Value::find(std::string_view key, Kind kind) const {
     if (!is_map()) return nullptr;
     for (size_t i = 0; i < data->keys.size(); ++i)
-        if (data->keys[i] == key) return &data->items[i];
+        if (data->keys[i] == key && (key_kind(i) == Kind::string) == (kind == Kind::string)) return &data->items[i];
     return nullptr;
+}
+const Value* Value::find(const Value& key) const {
+    std::string text;
+    return value_impl::key_text(key, &text) ? find(text, key.kind) : nullptr;
+}
+
+bool MapMaker::add(const Value& key, const Value& value) {
+    std::string text;
+    if (!value_impl::key_text(key, &text)) return false;
+    const auto kind_of = [this](size_t i) {
+        return kinds.empty() ? Value::Kind::string : static_cast<Value::Kind>(kinds[i]);
+    };
+    for (size_t i = 0; i < keys.size(); ++i)
+        if (keys[i] == text && (kind_of(i) == Value::Kind::string) == key.is(Value::Kind::string)) {
+            items[i] = value;
+            return true;
+        }
+    if (kinds.empty() && !key.is(Value::Kind::string))
+        kinds.assign(keys.size(), static_cast<char>(Value::Kind::string));
+    if (!kinds.empty() || !key.is(Value::Kind::string)) kinds += static_cast<char>(key.kind);
+    keys.push_back(std::move(text));
+    items.push_back(value);
+    return true;
+}
+Value MapMaker::made(Heap& heap) {
+    Value v = heap.map(std::move(keys), std::move(items));
+    v.data->text.text = std::move(kinds);
+    return v;
 }
 
 Value Heap::plain(Value::Kind kind, int64_t integer) {
@@ -18118,11 +18367,18 @@ Value Heap::string(Marked&& text) {
     make(Value::Kind::string, &v)->text = std::move(text);
     return v;
 }
-Value Heap::list(std::vector<Value>&& items) {
+Value Heap::list(std::vector<Value>&& items, int64_t form) {
     Value v;
     charge(items.size() * sizeof(Value));
     make(Value::Kind::list, &v)->items = std::move(items);
+    v.integer = form;
     return v;
+}
+Value Heap::key(const Value& map, size_t i) {
+    const std::string& text = map.data->keys[i];
+    const Value::Kind kind = map.key_kind(i);
+    if (kind == Value::Kind::string) return input(text);
+    return plain(kind, kind == Value::Kind::none ? 0 : std::strtoll(text.c_str(), nullptr, 10));
 }
 Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
     Value v;
@@ -18318,15 +18574,33 @@ Run::Flow Run::statement(uint32_t id) {
                 if (holds) return statement(n.parts[i + 1]);
             }
             return n.b != 0 ? statement(n.b) : Flow::next;
-        case Op::for_: return for_statement(n);
+        case Op::for_: {
+            const Value over = expression(n.a);
+            return failed() ? Flow::next : for_statement(id, over, 0);
+        }
+        case Op::scope: return scope_statement(n);
         case Op::set: assign(n.names, expression(n.a)); return Flow::next;
         case Op::set_member: set_member(n); return Flow::next;
-        case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
-        case Op::macro: set(n.text, Heap::plain(Value::Kind::macro, id)); return Flow::next;
+        case Op::macro: set(n.text, node_value(Value::Kind::macro, id, scopes_.size() - 1)); return Flow::next;
+        case Op::call_block: {
+            const Value caller = node_value(Value::Kind::macro, n.a, scopes_.size() - 1);
+            out_->add(text_of(call(program_.nodes[n.b], &caller)));
+            return Flow::next;
+        }
         case Op::break_: return Flow::break_;
         case Op::continue_: return Flow::continue_;
         default: return Flow::next;
     }
+}
+
+Run::Flow Run::scope_statement(const Node& n) {
+    std::vector<Value> values;
+    for (const uint32_t part : n.parts) values.push_back(expression(part));
+    push_scope();
+    for (size_t i = 0; i < values.size(); ++i) set(n.names[i], values[i]);
+    const Flow flow = statement(n.a);
+    scopes_.pop_back();
+    return flow;
 }
 
 void Run::assign(const std::vector<std::string>& names, const Value& value) {
@@ -18362,15 +18636,14 @@ void Run::set_member(const Node& n) {
 }
 
 /// What a loop runs over, without what its condition leaves out.
-bool Run::loop_items(const Node& n, std::vector<Value>* to) {
+bool Run::loop_items(const Node& n, const Value& over, std::vector<Value>* to) {
     std::vector<Value> all;
-    const Value over = expression(n.a);
-    if (failed() || !elements(over, &all)) return false;
+    if (!elements(over, &all)) return false;
     if (n.parts[0] == 0) {
         *to = std::move(all);
         return true;
     }
-    scopes_.emplace_back();
+    push_scope();
     for (const Value& v : all) {
         assign(n.names, v);
         if (expression(n.parts[0]).truth()) to->push_back(v);
@@ -18380,16 +18653,18 @@ bool Run::loop_items(const Node& n, std::vector<Value>* to) {
     return !failed();
 }
 
-Run::Flow Run::for_statement(const Node& n) {
+Run::Flow Run::for_statement(uint32_t id, const Value& over, size_t depth) {
+    const Node& n = program_.nodes[id];
     std::vector<Value> items;
-    if (!loop_items(n, &items)) return Flow::next;
+    if (!loop_items(n, over, &items)) return Flow::next;
     const size_t count = items.size();
     if (count == 0) return n.c != 0 ? statement(n.c) : Flow::next;
-    Value loop;
+    Value loop = node_value(Value::Kind::loop, id, depth);
     heap.charge(count * sizeof(Value));
     Data* const data = heap.make(Value::Kind::loop, &loop);
+    items.emplace_back();
     data->items = std::move(items);
-    scopes_.emplace_back();
+    push_scope();
     for (size_t i = 0; i < count && !failed(); ++i) {
         scopes_.back().names.clear();
         data->i = i;
@@ -18422,8 +18697,9 @@ Value Run::evaluate(const Node& n) {
         case Op::integer: return Heap::integer(n.integer);
         case Op::real: return Heap::real(json_double(n.text));
         case Op::string: return heap.string(Marked(n.text, true));
+        case Op::block: return heap.string(captured(n.a));
         case Op::name: return name(n.text);
-        case Op::list: return heap.list(arguments(n).items);
+        case Op::list: return heap.list(arguments(n).items, n.code);
         case Op::map: return map(n);
         case Op::member: {
             const Value of = expression(n.a);
@@ -18460,34 +18736,28 @@ Value Run::evaluate(const Node& n) {
 }
 
 Value Run::name(std::string_view name) {
-    for (size_t i = scopes_.size(); i-- > 0;) {
+    for (size_t i = scopes_.size() - 1;; i = scopes_[i].parent) {
         const auto& names = scopes_[i].names;
         n_step_ += (names.size() + 15) / 16;
         for (size_t k = names.size(); k-- > 0;)
             if (names[k].first == name) return names[k].second;
-        if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
+        if (i == 0) break;
     }
     Function f = Function::dict;
     return find_function(name, &f) ? Heap::plain(Value::Kind::function, static_cast<int64_t>(f)) : Value();
 }
 
 Value Run::map(const Node& n) {
-    std::vector<std::string> keys;
-    std::vector<Value> items;
+    MapMaker map;
     for (size_t i = 0; i < n.parts.size() && !failed(); i += 2) {
         const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
-        if (failed()) break;
-        std::string text = text_of(key).text;
-        if (!step(keys.size() / 16)) break;
-        const auto known = std::find(keys.begin(), keys.end(), text);
-        if (known != keys.end()) {
-            items[static_cast<size_t>(known - keys.begin())] = value;
-        } else {
-            keys.push_back(std::move(text));
-            items.push_back(value);
-        }
+        if (step(map.keys.size() / 16)) add_member(map, key, value);
     }
-    return failed() ? Value() : heap.map(std::move(keys), std::move(items));
+    return failed() ? Value() : map.made(heap);
+}
+
+void Run::add_member(MapMaker& map, const Value& key, const Value& value) {
+    if (!map.add(key, value)) wrong(key.kind_name(), " is no key of a map, expected a string, an integer or none");
 }
 
 Value Run::member(const Value& of, std::string_view name, const Node& n) {
@@ -18497,9 +18767,10 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
         const Value* found = of.find(name);
         return found != nullptr ? *found : Value();
     }
+    if (of.is(Value::Kind::list) && of.integer == kGroup) return item_of(of, heap.input(name));
     if (!of.is(Value::Kind::loop)) return Value();
     const Data& loop = *of.data;
-    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size());
+    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size()) - 1;
     if (name == "index") return Heap::integer(i + 1);
     if (name == "index0") return Heap::integer(i);
     if (name == "first") return Heap::boolean(i == 0);
@@ -18507,7 +18778,7 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
     if (name == "length") return Heap::integer(count);
     if (name == "revindex") return Heap::integer(count - i);
     if (name == "revindex0") return Heap::integer(count - i - 1);
-    if (name == "depth" || name == "depth0") return Heap::integer(name == "depth" ? 1 : 0);  // none is recursive
+    if (name == "depth" || name == "depth0") return Heap::integer((of.integer >> 32) + (name == "depth" ? 1 : 0));
     if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
     if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
     return Value();
@@ -18518,11 +18789,20 @@ Value Run::item(const Node& n) {
     if (failed()) return Value();
     if (key.is(Value::Kind::string)) return member(of, key.text(), program_.nodes[n.a]);
     if (of.is(Value::Kind::undefined)) return member(of, "", program_.nodes[n.a]);
+    return item_of(of, key);
+}
+
+Value Run::item_of(const Value& of, const Value& key) {
+    if (of.is_map()) {
+        const Value* found = of.find(key);
+        return found != nullptr ? *found : Value();
+    }
+    if (of.is(Value::Kind::list) && of.integer == kGroup && key.is(Value::Kind::string))
+        return key.text() == "grouper" ? of.items()[0] : key.text() == "list" ? of.items()[1] : Value();
     size_t at = 0;
     if (!key.is_number() || key.is(Value::Kind::real)) return Value();
     if (of.is(Value::Kind::list))
         return run_impl::in_range(key.integer, of.items().size(), &at) ? of.items()[at] : Value();
-    if (of.is_map()) return member(of, text_of(key).text, program_.nodes[n.a]);
     if (!of.is(Value::Kind::string)) return Value();
     const std::vector<size_t> starts = character_starts(of.text());
     if (!run_impl::in_range(key.integer, starts.size() - 1, &at)) return Value();
@@ -18545,7 +18825,7 @@ Value Run::slice(const Node& n) {
         std::vector<Value> items;
         for (const size_t at : run_impl::slice_places(bound[0], bound[1], step, of.items().size()))
             items.push_back(of.items()[at]);
-        return heap.list(std::move(items));
+        return heap.list(std::move(items), of.integer);
     }
     if (!of.is(Value::Kind::string)) return wrong(of.kind_name(), " cannot be cut into slices");
     const std::vector<size_t> starts = character_starts(of.text());
@@ -18591,8 +18871,15 @@ Value Run::binary(const Node& n) {
         case Binary::multiply:
         case Binary::divide:
         case Binary::floor_divide:
-        case Binary::modulo: break;
+        case Binary::modulo:
+        case Binary::power: break;
     }
+    const auto is_count = [](const Value& v) { return v.is(Value::Kind::integer) || v.is(Value::Kind::boolean); };
+    const auto is_run = [](const Value& v) { return v.is(Value::Kind::string) || v.is(Value::Kind::list); };
+    if (op == Binary::multiply && is_run(a) && is_count(b)) return repeated(a, b.integer);
+    if (op == Binary::multiply && is_count(a) && is_run(b)) return repeated(b, a.integer);
+    if (op == Binary::modulo && a.is(Value::Kind::string))
+        return formatted(a.marked(), b.is_tuple() ? b.items() : std::vector<Value>{b});
     return arithmetic(op, a, b);
 }
 
@@ -18605,9 +18892,27 @@ Value Run::add(const Value& a, const Value& b) {
     if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
         std::vector<Value> items = a.items();
         items.insert(items.end(), b.items().begin(), b.items().end());
-        return heap.list(std::move(items));
+        return heap.list(std::move(items), a.integer);
     }
     return arithmetic(Binary::add, a, b);
+}
+
+/// A string or a list n times.
+Value Run::repeated(const Value& what, int64_t n) {
+    const bool string = what.is(Value::Kind::string);
+    const size_t size = string ? what.text().size() : what.items().size() * sizeof(Value);
+    const size_t count = size == 0 || n < 0 ? 0 : static_cast<size_t>(n);
+    if (count > 0 && count > heap.max_bytes / size) return wrong("a value of more than ", heap.max_bytes >> 20, " MiB");
+    if (!step(count)) return Value();
+    Marked text;
+    std::vector<Value> items;
+    for (size_t i = 0; i < count; ++i) {
+        if (string)
+            text.add(what.marked());
+        else
+            items.insert(items.end(), what.items().begin(), what.items().end());
+    }
+    return string ? heap.string(std::move(text)) : heap.list(std::move(items), what.integer);
 }
 
 Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
@@ -18615,9 +18920,15 @@ Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
     if (!a.is_number() || !b.is_number())
         return wrong(a.kind_name(), " and ", b.kind_name(), ", expected two numbers",
                      op == Binary::add ? ", strings or lists" : "");
-    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real))
+    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real) &&
+        (op != Binary::power || b.integer >= 0))
         return integers(op, a.integer, b.integer);
     const double x = a.number(), y = b.number();
+    if (op == Binary::power) {
+        const double power = std::pow(x, y);
+        if (!std::isfinite(power)) return wrong("a number that is too large, or none");
+        return Heap::real(power);
+    }
     if (y == 0 && op != Binary::add && op != Binary::subtract && op != Binary::multiply)
         return wrong("division by zero");
     switch (op) {
@@ -18633,6 +18944,12 @@ Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
 /// Integers as in Python, but of 64 bits.
 Value Run::integers(Binary op, int64_t a, int64_t b) {
     constexpr int64_t kMax = int64_t{1} << 62;
+    if (op == Binary::power) {
+        Value power = Heap::integer(1);
+        for (int64_t i = 0; i < b && !failed() && (a > 1 || a < -1 || i < 2 + b % 2); ++i)
+            power = integers(Binary::multiply, power.integer, a);
+        return power;
+    }
     const double exact = op == Binary::multiply ? static_cast<double>(a) * static_cast<double>(b)
                          : op == Binary::add    ? static_cast<double>(a) + static_cast<double>(b)
                                                 : static_cast<double>(a) - static_cast<double>(b);
@@ -18656,7 +18973,7 @@ bool Run::contains(const Value& whole, const Value& part) {
         wrong(part.kind_name(), " in a string, expected a string");
         return false;
     }
-    if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
+    if (whole.is_map()) return whole.find(part) != nullptr;
     if (whole.is(Value::Kind::list))
         return std::any_of(whole.items().begin(), whole.items().end(),
                            [&](const Value& v) { return step(0) && same(v, part); });
@@ -18669,6 +18986,14 @@ bool Run::less(const Value& a, const Value& b) {
         return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
     if (a.is(Value::Kind::string) && b.is(Value::Kind::string))
         return step(std::min(a.text().size(), b.text().size()) / 256) && a.text() < b.text();
+    if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
+        const run_impl::Level level(depth_);
+        for (size_t i = 0; step() && i < b.items().size(); ++i) {
+            if (i == a.items().size()) return true;
+            if (!same(a.items()[i], b.items()[i])) return less(a.items()[i], b.items()[i]);
+        }
+        return false;
+    }
     wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
     return false;
 }
@@ -18680,7 +19005,7 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
         case Value::Kind::list: *to = v.items(); return true;
         case Value::Kind::map:
         case Value::Kind::name_space:
-            for (const std::string& key : v.data->keys) to->push_back(heap.input(key));
+            for (size_t i = 0; i < v.items().size(); ++i) to->push_back(heap.key(v, i));
             return true;
         case Value::Kind::string: {
             const std::vector<size_t> starts = character_starts(v.text());
@@ -18738,6 +19063,22 @@ Marked in_case(Marked text, Case how) {
     return text;
 }
 
+namespace filter_impl {
+constexpr int64_t kMaxParts = 100000;
+
+/// With n digits behind the point.
+std::string fixed(double number, int64_t n) {
+    char digits[512];
+    std::snprintf(digits, sizeof digits, "%.*f", static_cast<int>(n), number);
+    for (char& c : digits)
+        if (c == ',') c = '.';
+    return digits;
+}
+}  // namespace filter_impl
+
+using filter_impl::fixed;
+using filter_impl::kMaxParts;
+
 Marked Run::text_argument(const Arguments& args, size_t place, const char* name, const char* absent) {
     const Value* v = args.find(place, name);
     if (v == nullptr || v->is(Value::Kind::none)) return Marked(absent, true);
@@ -18759,20 +19100,21 @@ Value Run::attribute(Value of, const Value* name) {
     const std::string path = text_of(*name).text;
     for (size_t from = 0; from <= path.size() && !of.is(Value::Kind::undefined);) {
         const size_t dot = std::min(path.find('.', from), path.size());
-        const Value* found = of.find(std::string_view(path).substr(from, dot - from));
-        of = found != nullptr ? *found : Value();
+        const std::string part = path.substr(from, dot - from);
+        const bool is_index =
+            !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
+        of = item_of(of, is_index ? Heap::integer(std::strtoll(part.c_str(), nullptr, 10)) : heap.input(part));
         from = dot + 1;
     }
     return of;
 }
 
-Value Run::pairs(const Value& map) {
+Value Run::pairs(const Value& map, ListForm form) {
     if (map.is(Value::Kind::undefined)) return heap.list({});
     if (!map.is_map()) return wrong(map.kind_name(), " has no items, expected a map");
     std::vector<Value> list;
-    for (size_t i = 0; i < map.items().size(); ++i)
-        list.push_back(heap.list({heap.input(map.data->keys[i]), map.items()[i]}));
-    return heap.list(std::move(list));
+    for (size_t i = 0; i < map.items().size(); ++i) list.push_back(heap.tuple({heap.key(map, i), map.items()[i]}));
+    return heap.list(std::move(list), form);
 }
 
 Value Run::filter(Filter which, const Value& v, const Arguments& args) {
@@ -18788,7 +19130,7 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             if (Status s = Json::parse(text_of(v).text).get(value); !s.ok()) return wrong(s.text);
             return heap.of_json(value);
         }
-        case Filter::items: return pairs(v);
+        case Filter::items: return pairs(v, kIterator);
         case Filter::length:
             if (v.is(Value::Kind::string))
                 return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
@@ -18806,10 +19148,15 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             }
             break;
         case Filter::dictsort: {
-            const Value list = pairs(v);
+            Value list = pairs(v);
             if (failed()) return Value();
-            return sorted(std::vector<Value>(list.items()), args);
+            const Value by = Heap::integer(text_argument(args, 1, "by", "key").text == "value" ? 1 : 0);
+            std::vector<Value> keys = keys_of(list.items(), &by, args.flag(0, "case_sensitive"));
+            return sorted(std::move(list.data->items), keys, args.flag(2, "reverse"));
         }
+        case Filter::abs: return arithmetic(v.number() < 0 ? Binary::subtract : Binary::add, Heap::integer(0), v);
+        case Filter::round: return rounded(v, args);
+        case Filter::format: return formatted(text_of(v), args.items);
         case Filter::capitalize:
         case Filter::indent:
         case Filter::lower:
@@ -18822,7 +19169,26 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
         default: break;
     }
     std::vector<Value> items;
-    return elements(v, &items) ? list_filter(which, std::move(items), args) : Value();
+    if (!elements(v, &items)) return Value();
+    Value made = list_filter(which, std::move(items), args);
+    if (is_lazy(which) && made.is(Value::Kind::list)) made.integer = kIterator;
+    return made;
+}
+
+/// Whether the filter gives an iterator in Jinja.
+bool Run::is_lazy(Filter which) {
+    switch (which) {
+        case Filter::batch:
+        case Filter::map:
+        case Filter::reject:
+        case Filter::rejectattr:
+        case Filter::reverse:
+        case Filter::select:
+        case Filter::selectattr:
+        case Filter::slice:
+        case Filter::unique: return true;
+        default: return false;
+    }
 }
 
 Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
@@ -18845,12 +19211,22 @@ Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
 
 Value Run::list_filter(Filter which, std::vector<Value>&& items, const Arguments& args) {
     switch (which) {
+        case Filter::batch:
+        case Filter::slice: return divided(which, items, args);
         case Filter::first: return items.empty() ? Value() : items.front();
         case Filter::last: return items.empty() ? Value() : items.back();
+        case Filter::groupby: return grouped(items, args);
         case Filter::join: return joined(items, text_argument(args, 0, "d"), args.find(1, "attribute"));
         case Filter::map: return mapped(std::move(items), args);
+        case Filter::max:
+        case Filter::min: return extreme(which, items, args);
         case Filter::reverse: std::reverse(items.begin(), items.end()); return heap.list(std::move(items));
-        case Filter::sort: return sorted(std::move(items), args);
+        case Filter::sort: {
+            const std::vector<Value> keys = keys_of(items, args.find(2, "attribute"), args.flag(1, "case_sensitive"));
+            return sorted(std::move(items), keys, args.flag(0, "reverse"));
+        }
+        case Filter::sum: return sum(items, args);
+        case Filter::unique: return unique(items, args);
         case Filter::reject:
         case Filter::rejectattr:
         case Filter::select:
@@ -18866,7 +19242,7 @@ Value Run::json(const Value& v, const Arguments& args) {
     form.indent = integer_argument(args, 1, "indent", -1);
     if (form.indent > 64) return wrong("an indentation of ", form.indent, ", at most 64");
     if (form.indent >= 0) form.item = ",";
-    if (args.flag(3, "sort_keys")) return wrong("tojson with sort_keys is not supported");
+    form.sorted = args.flag(3, "sort_keys");
     const Value* separators = args.find(2, "separators");
     if (separators != nullptr && separators->is(Value::Kind::list) && separators->items().size() == 2) {
         form.item = text_of(separators->items()[0]).text;
@@ -18924,26 +19300,188 @@ Value Run::selected(Filter which, const std::vector<Value>& items, const Argumen
     return heap.list(std::move(kept));
 }
 
-/// Strings without regard to case, as Jinja does; pairs by their key.
-Value Run::sorted(std::vector<Value>&& items, const Arguments& args) {
-    const Value* name = args.find("attribute");
-    const bool exact = args.flag(args.items.size(), "case_sensitive"), falls = args.flag(args.items.size(), "reverse");
-    std::vector<std::pair<Value, Value>> by_key;
-    for (const Value& v : items) {
-        Value key = name != nullptr                                 ? attribute(v, name)
-                    : v.is(Value::Kind::list) && !v.items().empty() ? v.items()[0]
-                                                                    : v;
-        if (key.is(Value::Kind::string) && !exact) key = heap.string(in_case(key.marked(), Case::lower));
-        if (!by_key.empty() && by_key[0].first.is(Value::Kind::string) != key.is(Value::Kind::string))
-            return wrong("strings and other values have no order");
-        if (!key.is(Value::Kind::string) && !key.is_number()) return wrong(key.kind_name(), " has no order");
-        by_key.emplace_back(key, v);
+std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* attribute, bool exact) {
+    std::vector<Value> names;
+    if (attribute != nullptr && attribute->is(Value::Kind::string)) {
+        const Value list = split(attribute->marked(), ",");
+        names = list.items();
+    } else if (attribute != nullptr && !attribute->is(Value::Kind::none)) {
+        names.push_back(*attribute);
     }
-    std::stable_sort(by_key.begin(), by_key.end(), [&](const auto& a, const auto& b) {
-        return falls ? less(b.first, a.first) : less(a.first, b.first);
+    const auto key = [&](const Value& item, const Value* name) {
+        const Value v = this->attribute(item, name);
+        return v.is(Value::Kind::string) && !exact ? heap.string(in_case(v.marked(), Case::lower)) : v;
+    };
+    std::vector<Value> keys;
+    for (const Value& item : items) {
+        if (!step()) break;
+        if (names.size() < 2) {
+            keys.push_back(key(item, names.empty() ? nullptr : &names[0]));
+            continue;
+        }
+        std::vector<Value> parts;
+        for (const Value& name : names) parts.push_back(key(item, &name));
+        keys.push_back(heap.list(std::move(parts)));
+    }
+    keys.resize(items.size());
+    return keys;
+}
+
+Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls) {
+    std::vector<size_t> order(items.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+        return !failed() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
     });
-    for (size_t i = 0; i < items.size(); ++i) items[i] = by_key[i].second;
-    return heap.list(std::move(items));
+    std::vector<Value> list;
+    for (const size_t i : order) list.push_back(items[i]);
+    return heap.list(std::move(list));
+}
+
+Value Run::grouped(const std::vector<Value>& items, const Arguments& args) {
+    const Value* by = args.find(0, "attribute");
+    const Value* absent = args.find(1, "default");
+    if (by == nullptr) return wrong("groupby needs an attribute");
+    std::vector<Value> pairs, keys = keys_of(items, by, args.flag(2, "case_sensitive"));
+    for (size_t i = 0; i < items.size(); ++i) {
+        Value name = attribute(items[i], by);
+        if (absent != nullptr && name.is(Value::Kind::undefined)) name = keys[i] = *absent;
+        pairs.push_back(heap.list({name, items[i], keys[i]}));
+    }
+    const Value list = sorted(std::move(pairs), keys, false);
+    std::vector<Value> groups;
+    for (const Value& v : list.items()) {
+        if (groups.empty() || !same(v.items()[2], keys[groups.size() - 1])) {
+            keys[groups.size()] = v.items()[2];
+            groups.push_back(heap.list({v.items()[0], heap.list({})}, kGroup));
+        }
+        groups.back().items()[1].data->items.push_back(v.items()[1]);
+    }
+    return heap.list(std::move(groups));
+}
+
+Value Run::extreme(Filter which, const std::vector<Value>& items, const Arguments& args) {
+    const std::vector<Value> keys = keys_of(items, args.find(1, "attribute"), args.flag(0, "case_sensitive"));
+    size_t best = 0;
+    for (size_t i = 1; i < items.size() && !failed(); ++i)
+        if (which == Filter::min ? less(keys[i], keys[best]) : less(keys[best], keys[i])) best = i;
+    return items.empty() ? Value() : items[best];
+}
+
+Value Run::unique(const std::vector<Value>& items, const Arguments& args) {
+    const std::vector<Value> keys = keys_of(items, args.find(1, "attribute"), args.flag(0, "case_sensitive"));
+    std::vector<Value> kept, known;
+    for (size_t i = 0; i < items.size() && step(1 + known.size() / 16); ++i) {
+        if (std::any_of(known.begin(), known.end(), [&](const Value& v) { return same(v, keys[i]); })) continue;
+        known.push_back(keys[i]);
+        kept.push_back(items[i]);
+    }
+    return heap.list(std::move(kept));
+}
+
+Value Run::sum(const std::vector<Value>& items, const Arguments& args) {
+    const Value* start = args.find(1, "start");
+    Value all = start != nullptr ? *start : Heap::integer(0);
+    for (const Value& v : items)
+        if (!failed()) all = add(all, attribute(v, args.find(0, "attribute")));
+    return all;
+}
+
+Value Run::divided(Filter which, const std::vector<Value>& items, const Arguments& args) {
+    const bool by_row = which == Filter::batch;
+    const int64_t given = integer_argument(args, 0, by_row ? "linecount" : "slices", 0);
+    if (given < 1 || given > kMaxParts) return wrong("expected 1 to ", kMaxParts, " items or columns, found ", given);
+    const size_t n = static_cast<size_t>(given), n_item = items.size();
+    const Value* fill = args.find(1, "fill_with");
+    std::vector<Value> parts;
+    for (size_t i = 0, at = 0; by_row ? at < n_item : i < n; ++i) {
+        const size_t rest = by_row ? 0 : n_item % n, size = by_row ? n : n_item / n + (i < rest ? 1 : 0);
+        const size_t end = std::min(n_item, at + size);
+        std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
+                                items.begin() + static_cast<std::ptrdiff_t>(end));
+        if (fill != nullptr && !fill->is(Value::Kind::none)) {
+            if (by_row)
+                part.resize(n, *fill);
+            else if (i >= rest)
+                part.push_back(*fill);
+        }
+        at = end;
+        parts.push_back(heap.list(std::move(part)));
+    }
+    return heap.list(std::move(parts));
+}
+
+Value Run::rounded(const Value& v, const Arguments& args) {
+    const int64_t n = integer_argument(args, 0, "precision", 0);
+    const std::string how = text_argument(args, 1, "method", "common").text;
+    const bool up = how == "ceil", down = how.compare(0, 2, "fl") == 0;
+    if (!v.is_number() || n < 0 || n > 15 || (how != "common" && !up && !down))
+        return wrong("round: expected a number, 0 to 15 digits, and a method that Jinja knows");
+    if (how == "common") return v.is(Value::Kind::real) ? Heap::real(json_double(fixed(v.number(), n))) : v;
+    const double power = std::pow(10.0, static_cast<double>(n)), x = v.number() * power;
+    return Heap::real((up ? std::ceil(x) : std::floor(x)) / power);
+}
+
+/// Python's format % values, for %s, %d, %i, %f and %x with the flags - and 0, a width and a precision.
+Value Run::formatted(const Marked& format, const std::vector<Value>& values) {
+    const std::string& f = format.text;
+    Marked out;
+    size_t i_value = 0;
+    for (size_t from = 0; from <= f.size();) {
+        const size_t at = std::min(f.find('%', from), f.size());
+        out.add(format.cut(from, at));
+        if (at == f.size()) break;
+        size_t p = at + 1;
+        const auto number = [&](int64_t absent) {
+            for (; p < f.size() && f[p] >= '0' && f[p] <= '9' && absent < 1000; ++p)
+                absent = std::max<int64_t>(absent, 0) * 10 + (f[p] - '0');
+            return absent;
+        };
+        bool left = false, zeros = false;
+        for (; p < f.size() && (f[p] == '-' || f[p] == '0'); ++p) (f[p] == '-' ? left : zeros) = true;
+        const int64_t width = number(0);
+        int64_t n_digit = -1;
+        if (p < f.size() && f[p] == '.') n_digit = (++p, number(0));
+        const char kind = p < f.size() ? f[p] : '\0';
+        from = p + 1;
+        if (kind == '%') {
+            out.add(format.cut(p, p + 1));
+            continue;
+        }
+        const bool known = kind != '\0' && std::string_view("sdifx").find(kind) != std::string_view::npos;
+        if (!known || i_value == values.size() || width > 999 || n_digit > 99)
+            return wrong("expected %s, %d, %i, %f or %x, and a value for each, found ", quote(f));
+        const Value& v = values[i_value++];
+        Marked one;
+        if (kind == 's') {
+            one = text_of(v);
+        } else if (!v.is_number() || (kind == 'x' && v.is(Value::Kind::real))) {
+            return wrong("%", kind, " of ", v.kind_name(), ", expected a number");
+        } else if (kind == 'f') {
+            one = Marked(fixed(v.number(), n_digit < 0 ? 6 : n_digit), false);
+        } else if (kind == 'x') {
+            char hex[24];
+            std::snprintf(hex, sizeof hex, "%llx", static_cast<unsigned long long>(std::llabs(v.integer)));
+            one = Marked(std::string(v.integer < 0 ? "-" : "") + hex, false);
+        } else {
+            one = text_of(to_number(Filter::int_, v, Arguments()));
+        }
+        if (kind == 's' && n_digit >= 0) {
+            const std::vector<size_t> starts = character_starts(one.text);
+            one = one.cut(0, starts[std::min(starts.size() - 1, static_cast<size_t>(n_digit))]);
+        }
+        const size_t n_character = character_starts(one.text).size() - 1;
+        const std::string pad(n_character < static_cast<size_t>(width) ? static_cast<size_t>(width) - n_character : 0,
+                              zeros && !left && kind != 's' ? '0' : ' ');
+        const size_t n_sign = !pad.empty() && pad[0] == '0' && one.text[0] == '-' ? 1 : 0;
+        out.add(one.cut(0, n_sign));
+        if (!left) out.add(pad, true);
+        out.add(one.cut(n_sign, one.text.size()));
+        if (left) out.add(pad, true);
+        if (!fits(out)) return Value();
+    }
+    if (i_value != values.size()) return wrong("a format with ", i_value, " places for ", values.size(), " values");
+    return heap.string(std::move(out));
 }
 
 Value Run::joined(const std::vector<Value>& items, const Marked& between, const Value* name) {
@@ -18958,6 +19496,7 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
 
 Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
     const Value* absent = args.find(0, "default");
+    if (which == Filter::int_ && integer_argument(args, 1, "base", 10) != 10) return wrong("int: expected the base 10");
     double number = 0;
     if (v.is_number()) {
         number = v.number();
@@ -18978,8 +19517,15 @@ Value Run::replaced(const Marked& text, const Arguments& args) {
     const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
     int64_t n_left = integer_argument(args, 2, "count", -1);
     if (!step_search(text.text, old.text)) return Value();
-    if (old.text.empty()) return wrong("replace: expected a text to replace, found an empty one");
     Marked out;
+    if (old.text.empty()) {
+        const std::vector<size_t> starts = character_starts(text.text);
+        for (size_t i = 0; i < starts.size() && fits(out); ++i) {
+            if (n_left-- != 0) out.add(by);
+            if (i + 1 < starts.size()) out.add(text.cut(starts[i], starts[i + 1]));
+        }
+        return heap.string(std::move(out));
+    }
     size_t from = 0;
     for (size_t at = text.text.find(old.text); at != std::string::npos && n_left != 0;
          at = text.text.find(old.text, from), --n_left) {
@@ -19033,7 +19579,7 @@ const Value* Arguments::find(size_t place, std::string_view name) const {
     return nullptr;
 }
 
-Value Run::call(const Node& n) {
+Value Run::call(const Node& n, const Value* caller) {
     const Node& callee = program_.nodes[n.a];
     Value of, what;
     if (callee.op == Op::member) {
@@ -19045,30 +19591,64 @@ Value Run::call(const Node& n) {
     const Arguments args = arguments(n);
     if (failed()) return Value();
     line_ = n.line;
-    if (what.is(Value::Kind::macro)) return macro(static_cast<uint32_t>(what.integer), args);
+    if (what.is(Value::Kind::macro)) return macro(what, args, caller);
+    if (what.is(Value::Kind::loop)) return loop_call(what, args);
     if (what.is(Value::Kind::function)) return function(static_cast<Function>(what.integer), args);
     if (callee.op == Op::member && what.is(Value::Kind::undefined)) return method(of, callee.text, args);
     return wrong(callee.text.empty() ? "a value" : quote(callee.text), " is ", what.kind_name(),
                  ", expected a function or a macro");
 }
 
-Value Run::macro(uint32_t id, const Arguments& args) {
-    const Node& n = program_.nodes[id];
-    scopes_.emplace_back();
-    scopes_.back().isolated = true;
+Value Run::macro(const Value& which, const Arguments& args, const Value* caller) {
+    const Node& n = program_.nodes[which.integer & UINT32_MAX];
+    push_scope(std::min(static_cast<size_t>(which.integer >> 32), scopes_.size() - 1));
     for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
         const Value* given = args.find(i, n.names[i]);
         set(n.names[i], given != nullptr ? *given : n.parts[i] != 0 ? expression(n.parts[i]) : Value());
     }
-    if (args.items.size() > n.names.size())
-        wrong("the macro ", quote(n.text), " was given ", args.items.size(), " arguments, it takes ", n.names.size());
-    for (size_t i = 0; i < args.items.size(); ++i)
-        if (args.is_named(i) && std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end())
-            wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
+    std::vector<Value> more;
+    MapMaker named;
+    for (size_t i = 0, place = 0; i < args.items.size(); ++i) {
+        if (!args.is_named(i)) {
+            if (place++ >= n.names.size()) more.push_back(args.items[i]);
+        } else if (std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end()) {
+            if ((n.code & kUsesKwargs) == 0)
+                wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
+            named.add(heap.input((*args.names)[i]), args.items[i]);
+        }
+    }
+    if (!more.empty() && (n.code & kUsesVarargs) == 0)
+        wrong("the macro ", quote(n.text), " was given ", n.names.size() + more.size(), " arguments, it takes ",
+              n.names.size());
+    if (n.code & kUsesVarargs) set("varargs", heap.tuple(std::move(more)));
+    if (n.code & kUsesKwargs) set("kwargs", named.made(heap));
+    if (n.code & kUsesCaller) set("caller", caller != nullptr ? *caller : Value());
     Marked text;
     if (!failed()) text = captured(n.a);
     scopes_.pop_back();
     return failed() ? Value() : heap.string(std::move(text));
+}
+
+/// loop(values) within a recursive loop: the loop over these.
+Value Run::loop_call(const Value& loop, const Arguments& args) {
+    const uint32_t id = static_cast<uint32_t>(loop.integer & UINT32_MAX);
+    if (program_.nodes[id].code == 0 || args.items.size() != 1)
+        return wrong("loop() needs a recursive loop and one argument");
+    Marked text;
+    Marked* const before = std::exchange(out_, &text);
+    for_statement(id, args.items[0], static_cast<size_t>(loop.integer >> 32) + 1);
+    out_ = before;
+    return heap.string(std::move(text));
+}
+
+Value Run::loop_method(const Value& loop, const std::string& name, const Arguments& args) {
+    if (name == "cycle" && !args.items.empty()) return args.items[loop.data->i % args.items.size()];
+    if (name != "changed") return wrong("the loop has no method ", quote(name));
+    const Value now = heap.list(std::vector<Value>(args.items));
+    Value& last = loop.data->items.back();
+    const bool changed = !same(now, last);
+    last = now;
+    return Heap::boolean(changed);
 }
 
 Value Run::function(Function f, const Arguments& args) {
@@ -19083,20 +19663,23 @@ Value Run::function(Function f, const Arguments& args) {
         case Function::dict:
         case Function::namespace_: break;
     }
-    std::vector<std::string> keys;
-    std::vector<Value> items;
-    for (size_t i = 0; i < args.items.size(); ++i) {
+    MapMaker map;
+    for (size_t i = 0; i < args.items.size() && !failed(); ++i) {
+        const Value& v = args.items[i];
         if (args.is_named(i)) {
-            keys.push_back((*args.names)[i]);
-            items.push_back(args.items[i]);
-        } else if (args.items[i].is_map()) {
-            keys = args.items[i].data->keys;
-            items = args.items[i].items();
-        } else {
-            return wrong("expected members with names, found ", args.items[i].kind_name());
+            add_member(map, heap.input((*args.names)[i]), v);
+            continue;
+        }
+        std::vector<Value> members;
+        if (!elements(v.is_map() ? pairs(v) : v, &members)) return Value();
+        for (const Value& pair : members) {
+            if (!pair.is(Value::Kind::list) || pair.items().size() != 2)
+                return wrong("expected members with names or pairs, found ", pair.kind_name());
+            if (step(map.keys.size() / 16)) add_member(map, pair.items()[0], pair.items()[1]);
         }
     }
-    Value made = heap.map(std::move(keys), std::move(items));
+    if (failed()) return Value();
+    Value made = map.made(heap);
     if (f == Function::namespace_) made.kind = Value::Kind::name_space;
     return made;
 }
@@ -19117,17 +19700,19 @@ Value Run::range(const Arguments& args) {
     return heap.list(std::move(items));
 }
 
-/// The day as Python's strftime writes it.
+/// The time as Python's strftime writes it.
 Value Run::today(const std::string& format) {
     const auto since = std::chrono::system_clock::now().time_since_epoch();
     // Civil from days, in years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
-    const int64_t day = std::chrono::duration_cast<std::chrono::hours>(since).count() / 24 + 719468;
+    const int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since).count(), second = seconds % 86400;
+    const int64_t day = seconds / 86400 + 719468;
     const int64_t era = day / 146097, of_era = day % 146097;
     const int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     const int64_t of_year = of_era - (365 * year + year / 4 - year / 100), m = (5 * of_year + 2) / 153;
     const int64_t month = m < 10 ? m + 3 : m - 9, of_month = of_year - (153 * m + 2) / 5 + 1;
     static const char* const kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
                                           "July",    "August",   "September", "October", "November", "December"};
+    static const char* const kDays[] = {"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"};
     const char* const name = kMonths[month - 1];
     const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
     std::string text;
@@ -19141,8 +19726,14 @@ Value Run::today(const std::string& format) {
             text += two(c == 'm' ? month : of_month);
         else if (c == 'B' || c == 'b')
             text += std::string_view(name).substr(0, c == 'B' ? 9 : 3);
+        else if (c == 'A' || c == 'a')
+            text += std::string_view(kDays[(day + 2) % 7]).substr(0, c == 'A' ? 9 : 3);
+        else if (c == 'H' || c == 'M' || c == 'S')
+            text += two(c == 'H' ? second / 3600 : c == 'M' ? second / 60 % 60 : second % 60);
+        else if (c == '%')
+            text += c;
         else
-            return wrong("strftime_now: expected %Y, %m, %d, %B and %b, found ", quote(format));
+            return wrong("strftime_now: expected %Y, %m, %d, %B, %b, %A, %a, %H, %M and %S, found ", quote(format));
     }
     return heap.string(Marked(text, true));
 }
@@ -19161,8 +19752,21 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         case Test::number: return v.is_number();
         case Test::string: return is(Value::Kind::string);
         case Test::mapping: return is(Value::Kind::map);
-        case Test::iterable:
+        case Test::callable: return is(Value::Kind::macro) || is(Value::Kind::function) || is(Value::Kind::loop);
+        case Test::filter:
+        case Test::test: {
+            Filter filter = Filter::string;
+            Test test = Test::string;
+            const std::string name = text_of(v).text;
+            return which == Test::filter ? find_filter(name, &filter) : find_test(name, &test);
+        }
+        case Test::sameas:
+            return v.kind == argument.kind && (v.data == argument.data || v.is(Value::Kind::string)) &&
+                   same(v, argument);
         case Test::sequence:
+            if (is(Value::Kind::list) && v.integer >= kIterator) return false;
+            [[fallthrough]];
+        case Test::iterable:
             return is(Value::Kind::list) || is(Value::Kind::map) || is(Value::Kind::string) ||
                    is(Value::Kind::undefined);
         case Test::lower:
@@ -19197,20 +19801,46 @@ bool Run::is_method(const Value& of, std::string_view name) {
 
 Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
     if (of.is(Value::Kind::string)) return string_method(of, name, args);
+    if (of.is(Value::Kind::loop)) return loop_method(of, name, args);
     if (of.is_map()) {
-        if (name == "items") return pairs(of);
+        if (name == "items") return pairs(of, kView);
         if (name == "get") {
-            const Value* found = of.find(text_argument(args, 0, "key").text);
+            const Value* key = args.find(0, "key");
+            const Value* found = key != nullptr ? of.find(*key) : nullptr;
             const Value* absent = args.find(1, "default");
             if (found != nullptr || absent != nullptr) return found != nullptr ? *found : *absent;
             return Heap::plain(Value::Kind::none);
         }
-        if (name == "values") return heap.list(std::vector<Value>(of.items()));
+        if (name == "values") return heap.list(std::vector<Value>(of.items()), kView);
         std::vector<Value> keys;
-        if (name == "keys" && elements(of, &keys)) return heap.list(std::move(keys));
+        if (name == "keys" && elements(of, &keys)) return heap.list(std::move(keys), kView);
+    }
+    if (of.is(Value::Kind::list) && args.items.size() == 1 && (name == "index" || name == "count")) {
+        const auto is_it = [&](const Value& v) { return step() && same(v, args.items[0]); };
+        if (name == "count") return Heap::integer(std::count_if(of.items().begin(), of.items().end(), is_it));
+        const auto found = std::find_if(of.items().begin(), of.items().end(), is_it);
+        return found != of.items().end() ? Heap::integer(found - of.items().begin()) : wrong("index: no such element");
     }
     return wrong(of.kind_name(), " has no method ", quote(name));
 }
+
+namespace call_impl {
+/// isdigit() and its like.
+bool is_all(std::string_view text, std::string_view what) {
+    for (size_t at = 0, n = 0; at < text.size(); at += n) {
+        const uint32_t c = decode_utf8(text.data() + at, text.size() - at, &n);
+        if (c == kBadCodePoint) return false;
+        const CharClass kind = char_class(c);
+        const bool letter = kind == CharClass::letter, number = kind == CharClass::number;
+        if (what == "isspace"   ? !is_python_space(c)
+            : what == "isalpha" ? !letter
+                                : !number && (what != "isalnum" || !letter))
+            return false;
+    }
+    return !text.empty();
+}
+}  // namespace call_impl
+using call_impl::is_all;
 
 Value Run::string_method(const Value& of, const std::string& name, const Arguments& args) {
     const Marked& text = of.marked();
@@ -19220,33 +19850,146 @@ Value Run::string_method(const Value& of, const std::string& name, const Argumen
             stripped(text, args.items.empty() ? nullptr : &characters, name != "rstrip", name != "lstrip"));
     }
     if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit");
-    if (name == "startswith" || name == "endswith") {
-        const auto matches = [&](const Value& v) {
-            if (!v.is(Value::Kind::string) || v.text().size() > text.text.size()) return false;
-            return text.text.compare(name[0] == 's' ? 0 : text.text.size() - v.text().size(), v.text().size(),
-                                     v.text()) == 0;
-        };
-        if (args.items.empty()) return wrong(name, " needs an argument");
-        const Value& with = args.items[0];
-        if (!with.is(Value::Kind::list)) return Heap::boolean(matches(with));
-        return Heap::boolean(std::any_of(with.items().begin(), with.items().end(), matches));
+    for (const char* search : {"startswith", "endswith", "find", "rfind", "index", "rindex", "count"})
+        if (name == search) return searched(text, name, args);
+    if (name == "partition" || name == "rpartition") return partition(text, args, name == "rpartition");
+    if (name == "splitlines") return lines(text, args.flag(0, "keepends"));
+    if (name == "removeprefix" || name == "removesuffix") {
+        const std::string_view whole = text.text;
+        const std::string part = text_argument(args, 0, "").text;
+        const bool prefix = name == "removeprefix";
+        if (part.size() > whole.size() || whole.substr(prefix ? 0 : whole.size() - part.size(), part.size()) != part)
+            return of;
+        return heap.string(prefix ? text.cut(part.size(), whole.size()) : text.cut(0, whole.size() - part.size()));
     }
+    for (const char* pad : {"ljust", "rjust", "center", "zfill"})
+        if (name == pad) return padded(text, name, args);
+    if (name == "format") return fields(text, args);
+    if (name == "islower" || name == "isupper")
+        return Heap::boolean(test(name == "islower" ? Test::lower : Test::upper, of, Value()));
+    for (const char* kind : {"isdigit", "isdecimal", "isnumeric", "isalpha", "isalnum", "isspace"})
+        if (name == kind) return Heap::boolean(is_all(text.text, name));
     if (name == "upper") return text_filter(Filter::upper, of, args);
     if (name == "lower") return text_filter(Filter::lower, of, args);
     if (name == "title") return heap.string(in_case(Marked(text), Case::python_title));
     if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
     if (name == "replace") return replaced(text, args);
-    if (name == "find") {
-        const std::string part = text_argument(args, 0, "sub").text;
-        if (!step_search(text.text, part)) return Value();
-        const size_t at = text.text.find(part);
-        if (at == std::string::npos) return Heap::integer(-1);
-        return Heap::integer(static_cast<int64_t>(character_starts(std::string_view(text.text).substr(0, at)).size()) -
-                             1);
-    }
     std::vector<Value> items;
     if (name == "join" && !args.items.empty() && elements(args.items[0], &items)) return joined(items, text, nullptr);
     return wrong("a string has no method ", quote(name));
+}
+
+/// find, rfind, index, rindex, count, startswith and endswith, within [start, end) of the characters.
+Value Run::searched(const Marked& text, const std::string& name, const Arguments& args) {
+    if (args.items.empty()) return wrong(name, " needs an argument");
+    std::string_view within = text.text;
+    size_t first = 0;
+    if (args.items.size() > 1) {
+        const std::vector<size_t> starts = character_starts(text.text);
+        const int64_t n = static_cast<int64_t>(starts.size()) - 1;
+        const auto bound = [&](size_t place, const char* what, int64_t absent) {
+            const int64_t at = integer_argument(args, place, what, absent);
+            return std::min(n, at < 0 ? std::max<int64_t>(0, at + n) : at);
+        };
+        const int64_t from = bound(1, "start", 0), to = bound(2, "end", n);
+        first = static_cast<size_t>(from);
+        within = within.substr(starts[first], to > from ? starts[static_cast<size_t>(to)] - starts[first] : 0);
+    }
+    const Value& what = args.items[0];
+    if (name == "startswith" || name == "endswith") {
+        const auto matches = [&](const Value& v) {
+            if (!v.is(Value::Kind::string) || v.text().size() > within.size()) return false;
+            return within.substr(name[0] == 's' ? 0 : within.size() - v.text().size(), v.text().size()) == v.text();
+        };
+        if (!what.is(Value::Kind::list)) return Heap::boolean(matches(what));
+        return Heap::boolean(std::any_of(what.items().begin(), what.items().end(), matches));
+    }
+    const std::string part = text_argument(args, 0, "sub").text;
+    if (!step_search(text.text, part)) return Value();
+    const auto characters = [](std::string_view s) { return static_cast<int64_t>(character_starts(s).size()) - 1; };
+    if (name == "count") {
+        if (part.empty()) return Heap::integer(characters(within) + 1);
+        int64_t n = 0;
+        for (size_t at = within.find(part); at != std::string_view::npos; at = within.find(part, at + part.size())) ++n;
+        return Heap::integer(n);
+    }
+    const size_t at = name[0] == 'r' ? within.rfind(part) : within.find(part);
+    if (at != std::string_view::npos)
+        return Heap::integer(static_cast<int64_t>(first) + characters(within.substr(0, at)));
+    return name == "index" || name == "rindex" ? wrong(name, ": no ", quote(part)) : Heap::integer(-1);
+}
+
+Value Run::partition(const Marked& text, const Arguments& args, bool from_right) {
+    const std::string part = text_argument(args, 0, "sep").text;
+    if (part.empty()) return wrong("partition: the separator is empty");
+    if (!step_search(text.text, part)) return Value();
+    const size_t at = from_right ? text.text.rfind(part) : text.text.find(part);
+    const Value whole = heap.string(Marked(text)), none = heap.input("");
+    if (at == std::string::npos) return from_right ? heap.tuple({none, none, whole}) : heap.tuple({whole, none, none});
+    return heap.tuple({heap.string(text.cut(0, at)), heap.string(text.cut(at, at + part.size())),
+                       heap.string(text.cut(at + part.size(), text.text.size()))});
+}
+
+/// Python's splitlines(), whose line ends are those of ASCII here.
+Value Run::lines(const Marked& text, bool keeps_ends) {
+    const std::string& s = text.text;
+    std::vector<Value> all;
+    for (size_t from = 0; from < s.size() && !heap.full();) {
+        const size_t at = std::min(s.find_first_of("\n\r\v\f\x1c\x1d\x1e", from), s.size());
+        const size_t next = std::min(s.size(), at + (s.compare(at, 2, "\r\n") == 0 ? 2 : 1));
+        all.push_back(heap.string(text.cut(from, keeps_ends ? next : at)));
+        from = next;
+    }
+    return heap.list(std::move(all));
+}
+
+Value Run::padded(const Marked& text, const std::string& name, const Arguments& args) {
+    const int64_t width = integer_argument(args, 0, "width", 0);
+    const bool zeros = name == "zfill";
+    const std::string fill = zeros ? "0" : text_argument(args, 1, "fillchar", " ").text;
+    const size_t n_character = character_starts(text.text).size() - 1;
+    if (width > 100000 || fill.empty()) return wrong(name, ": expected at most 100000 characters, and one that fills");
+    const size_t n = width > static_cast<int64_t>(n_character) ? static_cast<size_t>(width) - n_character : 0;
+    // Python's rule for an odd rest.
+    const size_t n_left = name == "ljust" ? 0 : name == "center" ? n / 2 + (n & static_cast<size_t>(width) & 1) : n;
+    const size_t n_sign = zeros && !text.text.empty() && (text.text[0] == '-' || text.text[0] == '+') ? 1 : 0;
+    Marked out = text.cut(0, n_sign);
+    for (size_t i = 0; i < n_left; ++i) out.add(fill, true);
+    out.add(text.cut(n_sign, text.text.size()));
+    for (size_t i = n_left; i < n; ++i) out.add(fill, true);
+    return heap.string(std::move(out));
+}
+
+/// Python's str.format() with {}, {0} and {name}.
+Value Run::fields(const Marked& format, const Arguments& args) {
+    const std::string& f = format.text;
+    Marked out;
+    size_t n_plain = 0;
+    for (size_t from = 0; from <= f.size() && fits(out);) {
+        const size_t at = std::min(f.find_first_of("{}", from), f.size());
+        out.add(format.cut(from, at));
+        if (at == f.size()) break;
+        if (at + 1 < f.size() && f[at + 1] == f[at]) {
+            out.add(format.cut(at, at + 1));
+            from = at + 2;
+            continue;
+        }
+        const size_t end = f[at] == '{' ? f.find('}', at) : std::string::npos;
+        const std::string name = end != std::string::npos ? f.substr(at + 1, end - at - 1) : "";
+        const bool is_place = name.size() < 5 && name.find_first_not_of("0123456789") == std::string::npos;
+        const size_t place = name.empty() ? n_plain++ : is_place ? static_cast<size_t>(std::stoul(name)) : 0;
+        const Value* v = end == std::string::npos ? nullptr : is_place ? args.find(place, "") : args.find(name);
+        if (v == nullptr) return wrong("format: expected {}, {0} or {name}, and a value for each, found ", quote(f));
+        out.add(text_of(*v));
+        from = end + 1;
+    }
+    return heap.string(std::move(out));
+}
+
+Value Run::split(const Marked& text, const char* separator) {
+    Arguments args;
+    args.items.push_back(heap.input(separator));
+    return split(text, args, false);
 }
 
 /// Python's split(separator, maxsplit) and rsplit; without a separator at white space.
@@ -19282,6 +20025,9 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
         else
             cuts.resize(static_cast<size_t>(max));
     }
+    // What is left whole keeps its white space.
+    if (spaces && max >= 0 && cuts.size() == static_cast<size_t>(max))
+        (from_right ? begin : end) = from_right ? 0 : s.size();
     std::vector<Value> parts;
     for (const auto& cut : cuts) {
         parts.push_back(heap.string(text.cut(begin, cut.first)));

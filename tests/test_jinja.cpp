@@ -25,9 +25,9 @@ const char kVariables[] = R"({"n": 3, "x": 2.5, "s": "Hello, World", "e": "", "l
              {"role": "user", "content": "ok"}]})";
 
 /// What a template prints with the variables above, or its error.
-std::string printed(const std::string& source) {
+std::string printed(const std::string& source, const char* with = kVariables) {
     Json variables;
-    REQUIRE(Json::parse(kVariables).get(variables).ok());
+    REQUIRE(Json::parse(with).get(variables).ok());
     jinja::Program program;
     Status s = jinja::parse(source).get(program);
     if (!s.ok()) return s.message();
@@ -246,6 +246,20 @@ TEST_CASE("templates print what Jinja prints") {
     }
 }
 
+// test_jinja_cases.py compares them with Jinja itself.
+TEST_CASE("constructs that few templates use print what Jinja prints") {
+    Json data;
+    REQUIRE(Json::parse(test::read_text(test::repo_dir() + "/tests/data/jinja_cases.json")).get(data).ok());
+    const std::string variables = data.find("variables")->dump(Json::Numbers::written);
+    const Json& rows = *data.find("printed");
+    CHECK(rows.items().size() > 250);
+    for (const Json& row : rows.items()) {
+        const std::string &source = row.items()[0].text(), &text = row.items()[1].text();
+        CAPTURE(source);
+        CHECK(printed(source, variables.c_str()) == text);
+    }
+}
+
 TEST_CASE("errors of a template name the line and what was expected") {
     const char* const kCases[][2] = {
         {"a\n{{ missing.x }}", "bad_argument: the chat template, line 2: 'missing' is undefined"},
@@ -257,14 +271,29 @@ TEST_CASE("errors of a template name the line and what was expected") {
         {"{{ 1 / 0 }}", "bad_argument: the chat template, line 1: division by zero"},
         {"{% set m.x = 1 %}", "bad_argument: the chat template, line 1: 'm' is a map, expected a namespace"},
         {"{% set a, b = l %}", "bad_argument: the chat template, line 1: expected 2 values, found 3"},
-        {"{{ l | tojson(sort_keys=true) }}",
-         "bad_argument: the chat template, line 1: tojson with sort_keys is not supported"},
+        {"{{ '%q' % 1 }}",
+         "bad_argument: the chat template, line 1: expected %s, %d, %i, %f or %x, and a value for each, found '%q'"},
+        {"{{ '{:.2f}'.format(x) }}",
+         "bad_argument: the chat template, line 1: format: expected {}, {0} or {name}, and a value for each, found "
+         "'{:.2f}'"},
+        {"{{ {1.5: 2} }}",
+         "bad_argument: the chat template, line 1: a number is no key of a map, expected a string, an integer or none"},
+        {"{{ 2 ** 63 }}", "bad_argument: the chat template, line 1: an integer is too large"},
+        {"{{ '\\N{DASH}' }}", "bad_argument: the chat template, line 1: \\N in a string is not supported"},
+        {"{% for i in l %}{{ loop(l) }}{% endfor %}",
+         "bad_argument: the chat template, line 1: loop() needs a recursive loop and one argument"},
+        {"{% call 1 %}{% endcall %}", "bad_argument: the chat template, line 1: expected a call, found %}"},
+        {"{% set a b %}{% endset %}", "bad_argument: the chat template, line 1: expected =, found 'b'"},
+        {"{% for x in z %}{% endfor %}", "bad_argument: the chat template, line 1: none cannot be iterated"},
+        {"{% macro f() %}{% endmacro %}{{ f(1) }}",
+         "bad_argument: the chat template, line 1: the macro 'f' was given 1 arguments, it takes 0"},
         {"{% macro f(a) %}{% endmacro %}{{ f(b=1) }}",
          "bad_argument: the chat template, line 1: the macro 'f' has no argument 'b'"},
         {"{% set f = m.items %}{{ f() }}",
          "bad_argument: the chat template, line 1: a method of a map can only be called by its name"},
-        {"{{ strftime_now('%H') }}",
-         "bad_argument: the chat template, line 1: strftime_now: expected %Y, %m, %d, %B and %b, found '%H'"},
+        {"{{ strftime_now('%j') }}",
+         "bad_argument: the chat template, line 1: strftime_now: expected %Y, %m, %d, %B, %b, %A, %a, %H, %M and %S, "
+         "found '%j'"},
         {"{{ raise_exception('No.') }}", "bad_argument: No."},
         {"{{ s | nope }}", "unsupported: the chat template, line 1: there is no filter 'nope'"},
         {"{{ s is nope }}", "unsupported: the chat template, line 1: there is no test 'nope'"},
@@ -295,6 +324,14 @@ TEST_CASE("a template cannot take all time, memory or stack") {
     CHECK(printed("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns == namespace(a=ns) }}") == "True");
     const std::string loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
     CHECK(printed(loops).find("more than") != std::string::npos);
+    CHECK(printed("{{ 'abcdefgh' * 99999999 }}").find("more than 512 MiB") != std::string::npos);
+    CHECK(printed("{{ ['a'] * 9999999999 }}").find("more than") != std::string::npos);
+    CHECK(printed("{% for a in [[1]] recursive %}{{ loop([a]) }}{% endfor %}").find("levels deep") !=
+          std::string::npos);
+    CHECK(printed("{% set ns = namespace(l=[1]) %}{% for i in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}"
+                  "{% set k = ns.l %}{% set ns.l = [2] %}{% for i in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}"
+                  "{{ [k, ns.l] | sort }}")
+              .find("levels deep") != std::string::npos);
     CHECK(printed("{{ range(9999999) | list }}").find("a range of more than 100000") != std::string::npos);
     const std::string doubled = "{% set ns = namespace(s='abcdefgh') %}{% for i in range(99) %}";
     CHECK(printed(doubled + "{% set ns.s = ns.s + ns.s %}{% endfor %}").find("more than 512 MiB") != std::string::npos);
@@ -348,6 +385,12 @@ TEST_CASE("a template may ask for the day") {
     };
     const std::string before = today(), shown = printed("{{ strftime_now('%Y-%m-%d') }}");
     CHECK((shown == before || shown == today()));
+    const std::string week = printed("{{ strftime_now('%A %a %H:%M:%S 100%%') }}");
+    const char* const kDays[] = {"Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"};
+    const std::string day = kDays[std::time(nullptr) / 86400 % 7];
+    if (shown == today()) CHECK(week.substr(0, day.size() + 5) == day + " " + day.substr(0, 3) + " ");
+    CHECK(week.substr(week.size() - 5) == " 100%");
+    CHECK(week.size() == day.size() + 18);
     const std::string words = printed("{{ strftime_now('%d %B %Y, %b 100%') }}");
     CHECK(words.substr(0, 3) == shown.substr(8) + " ");
     CHECK(words.find(" " + shown.substr(0, 4) + ", ") != std::string::npos);

@@ -7,9 +7,10 @@
 //
 // Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
 // trim_blocks, lstrip_blocks, break and continue, {% generation %}, tojson that writes as Python's json.dumps, and
-// strftime_now, which knows the day alone and in UTC (%Y %m %d %B %b).
-// Left out: inheritance, include, import, call, filter, with and autoescape blocks, recursive loops, string formatting,
-// powers. Letters change case in ASCII alone.
+// strftime_now, which knows UTC alone (%Y %m %d %B %b %A %a %H %M %S).
+// Left out: inheritance, include, import, autoescape blocks, targets within targets, * and ** before arguments, filters
+// for HTML and for paragraphs of text, formatting of strings beyond %s %d %i %f %x and {}, integers beyond 62 bits,
+// keys of maps that are no string, integer, boolean or none. Letters change case in ASCII alone.
 #pragma once
 #include "marked.h"
 
@@ -21,12 +22,16 @@ namespace detail {
 namespace jinja {
 
 enum class Filter : uint8_t {
+    abs,
+    batch,
     capitalize,
     default_,
     dictsort,
     first,
     float_,
+    format,
     fromjson,
+    groupby,
     indent,
     int_,
     items,
@@ -36,27 +41,35 @@ enum class Filter : uint8_t {
     list,
     lower,
     map,
+    max,
+    min,
     reject,
     rejectattr,
     replace,
     reverse,
+    round,
     safe,
     select,
     selectattr,
+    slice,
     sort,
     string,
+    sum,
     title,
     tojson,
     trim,
+    unique,
     upper
 };
 enum class Test : uint8_t {
     boolean,
+    callable,
     defined,
     divisibleby,
     equal,
     even,
     false_,
+    filter,
     float_,
     greater,
     greater_equal,
@@ -71,8 +84,10 @@ enum class Test : uint8_t {
     not_equal,
     number,
     odd,
+    sameas,
     sequence,
     string,
+    test,
     true_,
     undefined,
     upper
@@ -100,11 +115,12 @@ enum class Op : uint8_t {
     text,        ///< prints text
     print,       ///< prints a
     if_,         ///< parts: condition, body, condition, body ... ; b: else
-    for_,        ///< names: targets; a: values; b: body; c: else; parts[0]: condition, or 0
+    for_,        ///< names: targets; a: values; b: body; c: else; parts[0]: condition, or 0; code: 1 if recursive
     set,         ///< names: targets; a: value
     set_member,  ///< names[0] of namespace text; a: value
-    set_block,   ///< names[0]; a: body whose text is the value
-    macro,       ///< text: name; names: parameters; parts: their defaults, or 0; a: body
+    scope,       ///< names: variables of its own; parts: their values; a: body
+    macro,       ///< text: name; names: parameters; parts: their defaults, or 0; a: body; code: MacroUse
+    call_block,  ///< a: macro `caller`; b: call
     break_,
     continue_,
     // Expressions
@@ -114,8 +130,9 @@ enum class Op : uint8_t {
     integer,
     real,
     string,  ///< text
+    block,   ///< what a prints
     name,    ///< text
-    list,    ///< parts
+    list,    ///< parts; code: ListForm
     map,     ///< parts: key, value, key, value ...
     member,  ///< a.text
     item,    ///< a[b]
@@ -137,6 +154,7 @@ enum class Binary : uint8_t {
     divide,
     floor_divide,
     modulo,
+    power,
     concat,
     equal,
     not_equal,
@@ -147,6 +165,9 @@ enum class Binary : uint8_t {
     in,
     not_in
 };
+
+/// What the body of a macro names beside its parameters, as bits of a set.
+enum MacroUse : uint8_t { kUsesCaller = 1, kUsesVarargs = 2, kUsesKwargs = 4 };
 
 struct Node {
     AUSPEX_NOINLINE Node();

@@ -18,7 +18,7 @@ const Value* Arguments::find(size_t place, std::string_view name) const {
     return nullptr;
 }
 
-Value Run::call(const Node& n) {
+Value Run::call(const Node& n, const Value* caller) {
     const Node& callee = program_.nodes[n.a];
     Value of, what;
     if (callee.op == Op::member) {
@@ -30,30 +30,64 @@ Value Run::call(const Node& n) {
     const Arguments args = arguments(n);
     if (failed()) return Value();
     line_ = n.line;
-    if (what.is(Value::Kind::macro)) return macro(static_cast<uint32_t>(what.integer), args);
+    if (what.is(Value::Kind::macro)) return macro(what, args, caller);
+    if (what.is(Value::Kind::loop)) return loop_call(what, args);
     if (what.is(Value::Kind::function)) return function(static_cast<Function>(what.integer), args);
     if (callee.op == Op::member && what.is(Value::Kind::undefined)) return method(of, callee.text, args);
     return wrong(callee.text.empty() ? "a value" : quote(callee.text), " is ", what.kind_name(),
                  ", expected a function or a macro");
 }
 
-Value Run::macro(uint32_t id, const Arguments& args) {
-    const Node& n = program_.nodes[id];
-    scopes_.emplace_back();
-    scopes_.back().isolated = true;
+Value Run::macro(const Value& which, const Arguments& args, const Value* caller) {
+    const Node& n = program_.nodes[which.integer & UINT32_MAX];
+    push_scope(std::min(static_cast<size_t>(which.integer >> 32), scopes_.size() - 1));
     for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
         const Value* given = args.find(i, n.names[i]);
         set(n.names[i], given != nullptr ? *given : n.parts[i] != 0 ? expression(n.parts[i]) : Value());
     }
-    if (args.items.size() > n.names.size())
-        wrong("the macro ", quote(n.text), " was given ", args.items.size(), " arguments, it takes ", n.names.size());
-    for (size_t i = 0; i < args.items.size(); ++i)
-        if (args.is_named(i) && std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end())
-            wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
+    std::vector<Value> more;
+    MapMaker named;
+    for (size_t i = 0, place = 0; i < args.items.size(); ++i) {
+        if (!args.is_named(i)) {
+            if (place++ >= n.names.size()) more.push_back(args.items[i]);
+        } else if (std::find(n.names.begin(), n.names.end(), (*args.names)[i]) == n.names.end()) {
+            if ((n.code & kUsesKwargs) == 0)
+                wrong("the macro ", quote(n.text), " has no argument ", quote((*args.names)[i]));
+            named.add(heap.input((*args.names)[i]), args.items[i]);
+        }
+    }
+    if (!more.empty() && (n.code & kUsesVarargs) == 0)
+        wrong("the macro ", quote(n.text), " was given ", n.names.size() + more.size(), " arguments, it takes ",
+              n.names.size());
+    if (n.code & kUsesVarargs) set("varargs", heap.tuple(std::move(more)));
+    if (n.code & kUsesKwargs) set("kwargs", named.made(heap));
+    if (n.code & kUsesCaller) set("caller", caller != nullptr ? *caller : Value());
     Marked text;
     if (!failed()) text = captured(n.a);
     scopes_.pop_back();
     return failed() ? Value() : heap.string(std::move(text));
+}
+
+/// loop(values) within a recursive loop: the loop over these.
+Value Run::loop_call(const Value& loop, const Arguments& args) {
+    const uint32_t id = static_cast<uint32_t>(loop.integer & UINT32_MAX);
+    if (program_.nodes[id].code == 0 || args.items.size() != 1)
+        return wrong("loop() needs a recursive loop and one argument");
+    Marked text;
+    Marked* const before = std::exchange(out_, &text);
+    for_statement(id, args.items[0], static_cast<size_t>(loop.integer >> 32) + 1);
+    out_ = before;
+    return heap.string(std::move(text));
+}
+
+Value Run::loop_method(const Value& loop, const std::string& name, const Arguments& args) {
+    if (name == "cycle" && !args.items.empty()) return args.items[loop.data->i % args.items.size()];
+    if (name != "changed") return wrong("the loop has no method ", quote(name));
+    const Value now = heap.list(std::vector<Value>(args.items));
+    Value& last = loop.data->items.back();
+    const bool changed = !same(now, last);
+    last = now;
+    return Heap::boolean(changed);
 }
 
 Value Run::function(Function f, const Arguments& args) {
@@ -68,20 +102,23 @@ Value Run::function(Function f, const Arguments& args) {
         case Function::dict:
         case Function::namespace_: break;
     }
-    std::vector<std::string> keys;
-    std::vector<Value> items;
-    for (size_t i = 0; i < args.items.size(); ++i) {
+    MapMaker map;
+    for (size_t i = 0; i < args.items.size() && !failed(); ++i) {
+        const Value& v = args.items[i];
         if (args.is_named(i)) {
-            keys.push_back((*args.names)[i]);
-            items.push_back(args.items[i]);
-        } else if (args.items[i].is_map()) {
-            keys = args.items[i].data->keys;
-            items = args.items[i].items();
-        } else {
-            return wrong("expected members with names, found ", args.items[i].kind_name());
+            add_member(map, heap.input((*args.names)[i]), v);
+            continue;
+        }
+        std::vector<Value> members;
+        if (!elements(v.is_map() ? pairs(v) : v, &members)) return Value();
+        for (const Value& pair : members) {
+            if (!pair.is(Value::Kind::list) || pair.items().size() != 2)
+                return wrong("expected members with names or pairs, found ", pair.kind_name());
+            if (step(map.keys.size() / 16)) add_member(map, pair.items()[0], pair.items()[1]);
         }
     }
-    Value made = heap.map(std::move(keys), std::move(items));
+    if (failed()) return Value();
+    Value made = map.made(heap);
     if (f == Function::namespace_) made.kind = Value::Kind::name_space;
     return made;
 }
@@ -102,17 +139,19 @@ Value Run::range(const Arguments& args) {
     return heap.list(std::move(items));
 }
 
-/// The day as Python's strftime writes it.
+/// The time as Python's strftime writes it.
 Value Run::today(const std::string& format) {
     const auto since = std::chrono::system_clock::now().time_since_epoch();
     // Civil from days, in years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
-    const int64_t day = std::chrono::duration_cast<std::chrono::hours>(since).count() / 24 + 719468;
+    const int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since).count(), second = seconds % 86400;
+    const int64_t day = seconds / 86400 + 719468;
     const int64_t era = day / 146097, of_era = day % 146097;
     const int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     const int64_t of_year = of_era - (365 * year + year / 4 - year / 100), m = (5 * of_year + 2) / 153;
     const int64_t month = m < 10 ? m + 3 : m - 9, of_month = of_year - (153 * m + 2) / 5 + 1;
     static const char* const kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
                                           "July",    "August",   "September", "October", "November", "December"};
+    static const char* const kDays[] = {"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"};
     const char* const name = kMonths[month - 1];
     const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
     std::string text;
@@ -126,8 +165,14 @@ Value Run::today(const std::string& format) {
             text += two(c == 'm' ? month : of_month);
         else if (c == 'B' || c == 'b')
             text += std::string_view(name).substr(0, c == 'B' ? 9 : 3);
+        else if (c == 'A' || c == 'a')
+            text += std::string_view(kDays[(day + 2) % 7]).substr(0, c == 'A' ? 9 : 3);
+        else if (c == 'H' || c == 'M' || c == 'S')
+            text += two(c == 'H' ? second / 3600 : c == 'M' ? second / 60 % 60 : second % 60);
+        else if (c == '%')
+            text += c;
         else
-            return wrong("strftime_now: expected %Y, %m, %d, %B and %b, found ", quote(format));
+            return wrong("strftime_now: expected %Y, %m, %d, %B, %b, %A, %a, %H, %M and %S, found ", quote(format));
     }
     return heap.string(Marked(text, true));
 }
@@ -146,8 +191,21 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         case Test::number: return v.is_number();
         case Test::string: return is(Value::Kind::string);
         case Test::mapping: return is(Value::Kind::map);
-        case Test::iterable:
+        case Test::callable: return is(Value::Kind::macro) || is(Value::Kind::function) || is(Value::Kind::loop);
+        case Test::filter:
+        case Test::test: {
+            Filter filter = Filter::string;
+            Test test = Test::string;
+            const std::string name = text_of(v).text;
+            return which == Test::filter ? find_filter(name, &filter) : find_test(name, &test);
+        }
+        case Test::sameas:
+            return v.kind == argument.kind && (v.data == argument.data || v.is(Value::Kind::string)) &&
+                   same(v, argument);
         case Test::sequence:
+            if (is(Value::Kind::list) && v.integer >= kIterator) return false;
+            [[fallthrough]];
+        case Test::iterable:
             return is(Value::Kind::list) || is(Value::Kind::map) || is(Value::Kind::string) ||
                    is(Value::Kind::undefined);
         case Test::lower:
@@ -182,20 +240,46 @@ bool Run::is_method(const Value& of, std::string_view name) {
 
 Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
     if (of.is(Value::Kind::string)) return string_method(of, name, args);
+    if (of.is(Value::Kind::loop)) return loop_method(of, name, args);
     if (of.is_map()) {
-        if (name == "items") return pairs(of);
+        if (name == "items") return pairs(of, kView);
         if (name == "get") {
-            const Value* found = of.find(text_argument(args, 0, "key").text);
+            const Value* key = args.find(0, "key");
+            const Value* found = key != nullptr ? of.find(*key) : nullptr;
             const Value* absent = args.find(1, "default");
             if (found != nullptr || absent != nullptr) return found != nullptr ? *found : *absent;
             return Heap::plain(Value::Kind::none);
         }
-        if (name == "values") return heap.list(std::vector<Value>(of.items()));
+        if (name == "values") return heap.list(std::vector<Value>(of.items()), kView);
         std::vector<Value> keys;
-        if (name == "keys" && elements(of, &keys)) return heap.list(std::move(keys));
+        if (name == "keys" && elements(of, &keys)) return heap.list(std::move(keys), kView);
+    }
+    if (of.is(Value::Kind::list) && args.items.size() == 1 && (name == "index" || name == "count")) {
+        const auto is_it = [&](const Value& v) { return step() && same(v, args.items[0]); };
+        if (name == "count") return Heap::integer(std::count_if(of.items().begin(), of.items().end(), is_it));
+        const auto found = std::find_if(of.items().begin(), of.items().end(), is_it);
+        return found != of.items().end() ? Heap::integer(found - of.items().begin()) : wrong("index: no such element");
     }
     return wrong(of.kind_name(), " has no method ", quote(name));
 }
+
+namespace call_impl {
+/// isdigit() and its like.
+bool is_all(std::string_view text, std::string_view what) {
+    for (size_t at = 0, n = 0; at < text.size(); at += n) {
+        const uint32_t c = decode_utf8(text.data() + at, text.size() - at, &n);
+        if (c == kBadCodePoint) return false;
+        const CharClass kind = char_class(c);
+        const bool letter = kind == CharClass::letter, number = kind == CharClass::number;
+        if (what == "isspace"   ? !is_python_space(c)
+            : what == "isalpha" ? !letter
+                                : !number && (what != "isalnum" || !letter))
+            return false;
+    }
+    return !text.empty();
+}
+}  // namespace call_impl
+using call_impl::is_all;
 
 Value Run::string_method(const Value& of, const std::string& name, const Arguments& args) {
     const Marked& text = of.marked();
@@ -205,33 +289,146 @@ Value Run::string_method(const Value& of, const std::string& name, const Argumen
             stripped(text, args.items.empty() ? nullptr : &characters, name != "rstrip", name != "lstrip"));
     }
     if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit");
-    if (name == "startswith" || name == "endswith") {
-        const auto matches = [&](const Value& v) {
-            if (!v.is(Value::Kind::string) || v.text().size() > text.text.size()) return false;
-            return text.text.compare(name[0] == 's' ? 0 : text.text.size() - v.text().size(), v.text().size(),
-                                     v.text()) == 0;
-        };
-        if (args.items.empty()) return wrong(name, " needs an argument");
-        const Value& with = args.items[0];
-        if (!with.is(Value::Kind::list)) return Heap::boolean(matches(with));
-        return Heap::boolean(std::any_of(with.items().begin(), with.items().end(), matches));
+    for (const char* search : {"startswith", "endswith", "find", "rfind", "index", "rindex", "count"})
+        if (name == search) return searched(text, name, args);
+    if (name == "partition" || name == "rpartition") return partition(text, args, name == "rpartition");
+    if (name == "splitlines") return lines(text, args.flag(0, "keepends"));
+    if (name == "removeprefix" || name == "removesuffix") {
+        const std::string_view whole = text.text;
+        const std::string part = text_argument(args, 0, "").text;
+        const bool prefix = name == "removeprefix";
+        if (part.size() > whole.size() || whole.substr(prefix ? 0 : whole.size() - part.size(), part.size()) != part)
+            return of;
+        return heap.string(prefix ? text.cut(part.size(), whole.size()) : text.cut(0, whole.size() - part.size()));
     }
+    for (const char* pad : {"ljust", "rjust", "center", "zfill"})
+        if (name == pad) return padded(text, name, args);
+    if (name == "format") return fields(text, args);
+    if (name == "islower" || name == "isupper")
+        return Heap::boolean(test(name == "islower" ? Test::lower : Test::upper, of, Value()));
+    for (const char* kind : {"isdigit", "isdecimal", "isnumeric", "isalpha", "isalnum", "isspace"})
+        if (name == kind) return Heap::boolean(is_all(text.text, name));
     if (name == "upper") return text_filter(Filter::upper, of, args);
     if (name == "lower") return text_filter(Filter::lower, of, args);
     if (name == "title") return heap.string(in_case(Marked(text), Case::python_title));
     if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
     if (name == "replace") return replaced(text, args);
-    if (name == "find") {
-        const std::string part = text_argument(args, 0, "sub").text;
-        if (!step_search(text.text, part)) return Value();
-        const size_t at = text.text.find(part);
-        if (at == std::string::npos) return Heap::integer(-1);
-        return Heap::integer(static_cast<int64_t>(character_starts(std::string_view(text.text).substr(0, at)).size()) -
-                             1);
-    }
     std::vector<Value> items;
     if (name == "join" && !args.items.empty() && elements(args.items[0], &items)) return joined(items, text, nullptr);
     return wrong("a string has no method ", quote(name));
+}
+
+/// find, rfind, index, rindex, count, startswith and endswith, within [start, end) of the characters.
+Value Run::searched(const Marked& text, const std::string& name, const Arguments& args) {
+    if (args.items.empty()) return wrong(name, " needs an argument");
+    std::string_view within = text.text;
+    size_t first = 0;
+    if (args.items.size() > 1) {
+        const std::vector<size_t> starts = character_starts(text.text);
+        const int64_t n = static_cast<int64_t>(starts.size()) - 1;
+        const auto bound = [&](size_t place, const char* what, int64_t absent) {
+            const int64_t at = integer_argument(args, place, what, absent);
+            return std::min(n, at < 0 ? std::max<int64_t>(0, at + n) : at);
+        };
+        const int64_t from = bound(1, "start", 0), to = bound(2, "end", n);
+        first = static_cast<size_t>(from);
+        within = within.substr(starts[first], to > from ? starts[static_cast<size_t>(to)] - starts[first] : 0);
+    }
+    const Value& what = args.items[0];
+    if (name == "startswith" || name == "endswith") {
+        const auto matches = [&](const Value& v) {
+            if (!v.is(Value::Kind::string) || v.text().size() > within.size()) return false;
+            return within.substr(name[0] == 's' ? 0 : within.size() - v.text().size(), v.text().size()) == v.text();
+        };
+        if (!what.is(Value::Kind::list)) return Heap::boolean(matches(what));
+        return Heap::boolean(std::any_of(what.items().begin(), what.items().end(), matches));
+    }
+    const std::string part = text_argument(args, 0, "sub").text;
+    if (!step_search(text.text, part)) return Value();
+    const auto characters = [](std::string_view s) { return static_cast<int64_t>(character_starts(s).size()) - 1; };
+    if (name == "count") {
+        if (part.empty()) return Heap::integer(characters(within) + 1);
+        int64_t n = 0;
+        for (size_t at = within.find(part); at != std::string_view::npos; at = within.find(part, at + part.size())) ++n;
+        return Heap::integer(n);
+    }
+    const size_t at = name[0] == 'r' ? within.rfind(part) : within.find(part);
+    if (at != std::string_view::npos)
+        return Heap::integer(static_cast<int64_t>(first) + characters(within.substr(0, at)));
+    return name == "index" || name == "rindex" ? wrong(name, ": no ", quote(part)) : Heap::integer(-1);
+}
+
+Value Run::partition(const Marked& text, const Arguments& args, bool from_right) {
+    const std::string part = text_argument(args, 0, "sep").text;
+    if (part.empty()) return wrong("partition: the separator is empty");
+    if (!step_search(text.text, part)) return Value();
+    const size_t at = from_right ? text.text.rfind(part) : text.text.find(part);
+    const Value whole = heap.string(Marked(text)), none = heap.input("");
+    if (at == std::string::npos) return from_right ? heap.tuple({none, none, whole}) : heap.tuple({whole, none, none});
+    return heap.tuple({heap.string(text.cut(0, at)), heap.string(text.cut(at, at + part.size())),
+                       heap.string(text.cut(at + part.size(), text.text.size()))});
+}
+
+/// Python's splitlines(), whose line ends are those of ASCII here.
+Value Run::lines(const Marked& text, bool keeps_ends) {
+    const std::string& s = text.text;
+    std::vector<Value> all;
+    for (size_t from = 0; from < s.size() && !heap.full();) {
+        const size_t at = std::min(s.find_first_of("\n\r\v\f\x1c\x1d\x1e", from), s.size());
+        const size_t next = std::min(s.size(), at + (s.compare(at, 2, "\r\n") == 0 ? 2 : 1));
+        all.push_back(heap.string(text.cut(from, keeps_ends ? next : at)));
+        from = next;
+    }
+    return heap.list(std::move(all));
+}
+
+Value Run::padded(const Marked& text, const std::string& name, const Arguments& args) {
+    const int64_t width = integer_argument(args, 0, "width", 0);
+    const bool zeros = name == "zfill";
+    const std::string fill = zeros ? "0" : text_argument(args, 1, "fillchar", " ").text;
+    const size_t n_character = character_starts(text.text).size() - 1;
+    if (width > 100000 || fill.empty()) return wrong(name, ": expected at most 100000 characters, and one that fills");
+    const size_t n = width > static_cast<int64_t>(n_character) ? static_cast<size_t>(width) - n_character : 0;
+    // Python's rule for an odd rest.
+    const size_t n_left = name == "ljust" ? 0 : name == "center" ? n / 2 + (n & static_cast<size_t>(width) & 1) : n;
+    const size_t n_sign = zeros && !text.text.empty() && (text.text[0] == '-' || text.text[0] == '+') ? 1 : 0;
+    Marked out = text.cut(0, n_sign);
+    for (size_t i = 0; i < n_left; ++i) out.add(fill, true);
+    out.add(text.cut(n_sign, text.text.size()));
+    for (size_t i = n_left; i < n; ++i) out.add(fill, true);
+    return heap.string(std::move(out));
+}
+
+/// Python's str.format() with {}, {0} and {name}.
+Value Run::fields(const Marked& format, const Arguments& args) {
+    const std::string& f = format.text;
+    Marked out;
+    size_t n_plain = 0;
+    for (size_t from = 0; from <= f.size() && fits(out);) {
+        const size_t at = std::min(f.find_first_of("{}", from), f.size());
+        out.add(format.cut(from, at));
+        if (at == f.size()) break;
+        if (at + 1 < f.size() && f[at + 1] == f[at]) {
+            out.add(format.cut(at, at + 1));
+            from = at + 2;
+            continue;
+        }
+        const size_t end = f[at] == '{' ? f.find('}', at) : std::string::npos;
+        const std::string name = end != std::string::npos ? f.substr(at + 1, end - at - 1) : "";
+        const bool is_place = name.size() < 5 && name.find_first_not_of("0123456789") == std::string::npos;
+        const size_t place = name.empty() ? n_plain++ : is_place ? static_cast<size_t>(std::stoul(name)) : 0;
+        const Value* v = end == std::string::npos ? nullptr : is_place ? args.find(place, "") : args.find(name);
+        if (v == nullptr) return wrong("format: expected {}, {0} or {name}, and a value for each, found ", quote(f));
+        out.add(text_of(*v));
+        from = end + 1;
+    }
+    return heap.string(std::move(out));
+}
+
+Value Run::split(const Marked& text, const char* separator) {
+    Arguments args;
+    args.items.push_back(heap.input(separator));
+    return split(text, args, false);
 }
 
 /// Python's split(separator, maxsplit) and rsplit; without a separator at white space.
@@ -267,6 +464,9 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
         else
             cuts.resize(static_cast<size_t>(max));
     }
+    // What is left whole keeps its white space.
+    if (spaces && max >= 0 && cuts.size() == static_cast<size_t>(max))
+        (from_right ? begin : end) = from_right ? 0 : s.size();
     std::vector<Value> parts;
     for (const auto& cut : cuts) {
         parts.push_back(heap.string(text.cut(begin, cut.first)));

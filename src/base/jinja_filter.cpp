@@ -2,6 +2,8 @@
 
 #include "unicode.h"
 
+#include <cmath>
+
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -40,6 +42,22 @@ Marked in_case(Marked text, Case how) {
     return text;
 }
 
+namespace filter_impl {
+constexpr int64_t kMaxParts = 100000;
+
+/// With n digits behind the point.
+std::string fixed(double number, int64_t n) {
+    char digits[512];
+    std::snprintf(digits, sizeof digits, "%.*f", static_cast<int>(n), number);
+    for (char& c : digits)
+        if (c == ',') c = '.';
+    return digits;
+}
+}  // namespace filter_impl
+
+using filter_impl::fixed;
+using filter_impl::kMaxParts;
+
 Marked Run::text_argument(const Arguments& args, size_t place, const char* name, const char* absent) {
     const Value* v = args.find(place, name);
     if (v == nullptr || v->is(Value::Kind::none)) return Marked(absent, true);
@@ -61,20 +79,21 @@ Value Run::attribute(Value of, const Value* name) {
     const std::string path = text_of(*name).text;
     for (size_t from = 0; from <= path.size() && !of.is(Value::Kind::undefined);) {
         const size_t dot = std::min(path.find('.', from), path.size());
-        const Value* found = of.find(std::string_view(path).substr(from, dot - from));
-        of = found != nullptr ? *found : Value();
+        const std::string part = path.substr(from, dot - from);
+        const bool is_index =
+            !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
+        of = item_of(of, is_index ? Heap::integer(std::strtoll(part.c_str(), nullptr, 10)) : heap.input(part));
         from = dot + 1;
     }
     return of;
 }
 
-Value Run::pairs(const Value& map) {
+Value Run::pairs(const Value& map, ListForm form) {
     if (map.is(Value::Kind::undefined)) return heap.list({});
     if (!map.is_map()) return wrong(map.kind_name(), " has no items, expected a map");
     std::vector<Value> list;
-    for (size_t i = 0; i < map.items().size(); ++i)
-        list.push_back(heap.list({heap.input(map.data->keys[i]), map.items()[i]}));
-    return heap.list(std::move(list));
+    for (size_t i = 0; i < map.items().size(); ++i) list.push_back(heap.tuple({heap.key(map, i), map.items()[i]}));
+    return heap.list(std::move(list), form);
 }
 
 Value Run::filter(Filter which, const Value& v, const Arguments& args) {
@@ -90,7 +109,7 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             if (Status s = Json::parse(text_of(v).text).get(value); !s.ok()) return wrong(s.text);
             return heap.of_json(value);
         }
-        case Filter::items: return pairs(v);
+        case Filter::items: return pairs(v, kIterator);
         case Filter::length:
             if (v.is(Value::Kind::string))
                 return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
@@ -108,10 +127,15 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             }
             break;
         case Filter::dictsort: {
-            const Value list = pairs(v);
+            Value list = pairs(v);
             if (failed()) return Value();
-            return sorted(std::vector<Value>(list.items()), args);
+            const Value by = Heap::integer(text_argument(args, 1, "by", "key").text == "value" ? 1 : 0);
+            std::vector<Value> keys = keys_of(list.items(), &by, args.flag(0, "case_sensitive"));
+            return sorted(std::move(list.data->items), keys, args.flag(2, "reverse"));
         }
+        case Filter::abs: return arithmetic(v.number() < 0 ? Binary::subtract : Binary::add, Heap::integer(0), v);
+        case Filter::round: return rounded(v, args);
+        case Filter::format: return formatted(text_of(v), args.items);
         case Filter::capitalize:
         case Filter::indent:
         case Filter::lower:
@@ -124,7 +148,26 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
         default: break;
     }
     std::vector<Value> items;
-    return elements(v, &items) ? list_filter(which, std::move(items), args) : Value();
+    if (!elements(v, &items)) return Value();
+    Value made = list_filter(which, std::move(items), args);
+    if (is_lazy(which) && made.is(Value::Kind::list)) made.integer = kIterator;
+    return made;
+}
+
+/// Whether the filter gives an iterator in Jinja.
+bool Run::is_lazy(Filter which) {
+    switch (which) {
+        case Filter::batch:
+        case Filter::map:
+        case Filter::reject:
+        case Filter::rejectattr:
+        case Filter::reverse:
+        case Filter::select:
+        case Filter::selectattr:
+        case Filter::slice:
+        case Filter::unique: return true;
+        default: return false;
+    }
 }
 
 Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
@@ -147,12 +190,22 @@ Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
 
 Value Run::list_filter(Filter which, std::vector<Value>&& items, const Arguments& args) {
     switch (which) {
+        case Filter::batch:
+        case Filter::slice: return divided(which, items, args);
         case Filter::first: return items.empty() ? Value() : items.front();
         case Filter::last: return items.empty() ? Value() : items.back();
+        case Filter::groupby: return grouped(items, args);
         case Filter::join: return joined(items, text_argument(args, 0, "d"), args.find(1, "attribute"));
         case Filter::map: return mapped(std::move(items), args);
+        case Filter::max:
+        case Filter::min: return extreme(which, items, args);
         case Filter::reverse: std::reverse(items.begin(), items.end()); return heap.list(std::move(items));
-        case Filter::sort: return sorted(std::move(items), args);
+        case Filter::sort: {
+            const std::vector<Value> keys = keys_of(items, args.find(2, "attribute"), args.flag(1, "case_sensitive"));
+            return sorted(std::move(items), keys, args.flag(0, "reverse"));
+        }
+        case Filter::sum: return sum(items, args);
+        case Filter::unique: return unique(items, args);
         case Filter::reject:
         case Filter::rejectattr:
         case Filter::select:
@@ -168,7 +221,7 @@ Value Run::json(const Value& v, const Arguments& args) {
     form.indent = integer_argument(args, 1, "indent", -1);
     if (form.indent > 64) return wrong("an indentation of ", form.indent, ", at most 64");
     if (form.indent >= 0) form.item = ",";
-    if (args.flag(3, "sort_keys")) return wrong("tojson with sort_keys is not supported");
+    form.sorted = args.flag(3, "sort_keys");
     const Value* separators = args.find(2, "separators");
     if (separators != nullptr && separators->is(Value::Kind::list) && separators->items().size() == 2) {
         form.item = text_of(separators->items()[0]).text;
@@ -226,26 +279,188 @@ Value Run::selected(Filter which, const std::vector<Value>& items, const Argumen
     return heap.list(std::move(kept));
 }
 
-/// Strings without regard to case, as Jinja does; pairs by their key.
-Value Run::sorted(std::vector<Value>&& items, const Arguments& args) {
-    const Value* name = args.find("attribute");
-    const bool exact = args.flag(args.items.size(), "case_sensitive"), falls = args.flag(args.items.size(), "reverse");
-    std::vector<std::pair<Value, Value>> by_key;
-    for (const Value& v : items) {
-        Value key = name != nullptr                                 ? attribute(v, name)
-                    : v.is(Value::Kind::list) && !v.items().empty() ? v.items()[0]
-                                                                    : v;
-        if (key.is(Value::Kind::string) && !exact) key = heap.string(in_case(key.marked(), Case::lower));
-        if (!by_key.empty() && by_key[0].first.is(Value::Kind::string) != key.is(Value::Kind::string))
-            return wrong("strings and other values have no order");
-        if (!key.is(Value::Kind::string) && !key.is_number()) return wrong(key.kind_name(), " has no order");
-        by_key.emplace_back(key, v);
+std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* attribute, bool exact) {
+    std::vector<Value> names;
+    if (attribute != nullptr && attribute->is(Value::Kind::string)) {
+        const Value list = split(attribute->marked(), ",");
+        names = list.items();
+    } else if (attribute != nullptr && !attribute->is(Value::Kind::none)) {
+        names.push_back(*attribute);
     }
-    std::stable_sort(by_key.begin(), by_key.end(), [&](const auto& a, const auto& b) {
-        return falls ? less(b.first, a.first) : less(a.first, b.first);
+    const auto key = [&](const Value& item, const Value* name) {
+        const Value v = this->attribute(item, name);
+        return v.is(Value::Kind::string) && !exact ? heap.string(in_case(v.marked(), Case::lower)) : v;
+    };
+    std::vector<Value> keys;
+    for (const Value& item : items) {
+        if (!step()) break;
+        if (names.size() < 2) {
+            keys.push_back(key(item, names.empty() ? nullptr : &names[0]));
+            continue;
+        }
+        std::vector<Value> parts;
+        for (const Value& name : names) parts.push_back(key(item, &name));
+        keys.push_back(heap.list(std::move(parts)));
+    }
+    keys.resize(items.size());
+    return keys;
+}
+
+Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls) {
+    std::vector<size_t> order(items.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+        return !failed() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
     });
-    for (size_t i = 0; i < items.size(); ++i) items[i] = by_key[i].second;
-    return heap.list(std::move(items));
+    std::vector<Value> list;
+    for (const size_t i : order) list.push_back(items[i]);
+    return heap.list(std::move(list));
+}
+
+Value Run::grouped(const std::vector<Value>& items, const Arguments& args) {
+    const Value* by = args.find(0, "attribute");
+    const Value* absent = args.find(1, "default");
+    if (by == nullptr) return wrong("groupby needs an attribute");
+    std::vector<Value> pairs, keys = keys_of(items, by, args.flag(2, "case_sensitive"));
+    for (size_t i = 0; i < items.size(); ++i) {
+        Value name = attribute(items[i], by);
+        if (absent != nullptr && name.is(Value::Kind::undefined)) name = keys[i] = *absent;
+        pairs.push_back(heap.list({name, items[i], keys[i]}));
+    }
+    const Value list = sorted(std::move(pairs), keys, false);
+    std::vector<Value> groups;
+    for (const Value& v : list.items()) {
+        if (groups.empty() || !same(v.items()[2], keys[groups.size() - 1])) {
+            keys[groups.size()] = v.items()[2];
+            groups.push_back(heap.list({v.items()[0], heap.list({})}, kGroup));
+        }
+        groups.back().items()[1].data->items.push_back(v.items()[1]);
+    }
+    return heap.list(std::move(groups));
+}
+
+Value Run::extreme(Filter which, const std::vector<Value>& items, const Arguments& args) {
+    const std::vector<Value> keys = keys_of(items, args.find(1, "attribute"), args.flag(0, "case_sensitive"));
+    size_t best = 0;
+    for (size_t i = 1; i < items.size() && !failed(); ++i)
+        if (which == Filter::min ? less(keys[i], keys[best]) : less(keys[best], keys[i])) best = i;
+    return items.empty() ? Value() : items[best];
+}
+
+Value Run::unique(const std::vector<Value>& items, const Arguments& args) {
+    const std::vector<Value> keys = keys_of(items, args.find(1, "attribute"), args.flag(0, "case_sensitive"));
+    std::vector<Value> kept, known;
+    for (size_t i = 0; i < items.size() && step(1 + known.size() / 16); ++i) {
+        if (std::any_of(known.begin(), known.end(), [&](const Value& v) { return same(v, keys[i]); })) continue;
+        known.push_back(keys[i]);
+        kept.push_back(items[i]);
+    }
+    return heap.list(std::move(kept));
+}
+
+Value Run::sum(const std::vector<Value>& items, const Arguments& args) {
+    const Value* start = args.find(1, "start");
+    Value all = start != nullptr ? *start : Heap::integer(0);
+    for (const Value& v : items)
+        if (!failed()) all = add(all, attribute(v, args.find(0, "attribute")));
+    return all;
+}
+
+Value Run::divided(Filter which, const std::vector<Value>& items, const Arguments& args) {
+    const bool by_row = which == Filter::batch;
+    const int64_t given = integer_argument(args, 0, by_row ? "linecount" : "slices", 0);
+    if (given < 1 || given > kMaxParts) return wrong("expected 1 to ", kMaxParts, " items or columns, found ", given);
+    const size_t n = static_cast<size_t>(given), n_item = items.size();
+    const Value* fill = args.find(1, "fill_with");
+    std::vector<Value> parts;
+    for (size_t i = 0, at = 0; by_row ? at < n_item : i < n; ++i) {
+        const size_t rest = by_row ? 0 : n_item % n, size = by_row ? n : n_item / n + (i < rest ? 1 : 0);
+        const size_t end = std::min(n_item, at + size);
+        std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
+                                items.begin() + static_cast<std::ptrdiff_t>(end));
+        if (fill != nullptr && !fill->is(Value::Kind::none)) {
+            if (by_row)
+                part.resize(n, *fill);
+            else if (i >= rest)
+                part.push_back(*fill);
+        }
+        at = end;
+        parts.push_back(heap.list(std::move(part)));
+    }
+    return heap.list(std::move(parts));
+}
+
+Value Run::rounded(const Value& v, const Arguments& args) {
+    const int64_t n = integer_argument(args, 0, "precision", 0);
+    const std::string how = text_argument(args, 1, "method", "common").text;
+    const bool up = how == "ceil", down = how.compare(0, 2, "fl") == 0;
+    if (!v.is_number() || n < 0 || n > 15 || (how != "common" && !up && !down))
+        return wrong("round: expected a number, 0 to 15 digits, and a method that Jinja knows");
+    if (how == "common") return v.is(Value::Kind::real) ? Heap::real(json_double(fixed(v.number(), n))) : v;
+    const double power = std::pow(10.0, static_cast<double>(n)), x = v.number() * power;
+    return Heap::real((up ? std::ceil(x) : std::floor(x)) / power);
+}
+
+/// Python's format % values, for %s, %d, %i, %f and %x with the flags - and 0, a width and a precision.
+Value Run::formatted(const Marked& format, const std::vector<Value>& values) {
+    const std::string& f = format.text;
+    Marked out;
+    size_t i_value = 0;
+    for (size_t from = 0; from <= f.size();) {
+        const size_t at = std::min(f.find('%', from), f.size());
+        out.add(format.cut(from, at));
+        if (at == f.size()) break;
+        size_t p = at + 1;
+        const auto number = [&](int64_t absent) {
+            for (; p < f.size() && f[p] >= '0' && f[p] <= '9' && absent < 1000; ++p)
+                absent = std::max<int64_t>(absent, 0) * 10 + (f[p] - '0');
+            return absent;
+        };
+        bool left = false, zeros = false;
+        for (; p < f.size() && (f[p] == '-' || f[p] == '0'); ++p) (f[p] == '-' ? left : zeros) = true;
+        const int64_t width = number(0);
+        int64_t n_digit = -1;
+        if (p < f.size() && f[p] == '.') n_digit = (++p, number(0));
+        const char kind = p < f.size() ? f[p] : '\0';
+        from = p + 1;
+        if (kind == '%') {
+            out.add(format.cut(p, p + 1));
+            continue;
+        }
+        const bool known = kind != '\0' && std::string_view("sdifx").find(kind) != std::string_view::npos;
+        if (!known || i_value == values.size() || width > 999 || n_digit > 99)
+            return wrong("expected %s, %d, %i, %f or %x, and a value for each, found ", quote(f));
+        const Value& v = values[i_value++];
+        Marked one;
+        if (kind == 's') {
+            one = text_of(v);
+        } else if (!v.is_number() || (kind == 'x' && v.is(Value::Kind::real))) {
+            return wrong("%", kind, " of ", v.kind_name(), ", expected a number");
+        } else if (kind == 'f') {
+            one = Marked(fixed(v.number(), n_digit < 0 ? 6 : n_digit), false);
+        } else if (kind == 'x') {
+            char hex[24];
+            std::snprintf(hex, sizeof hex, "%llx", static_cast<unsigned long long>(std::llabs(v.integer)));
+            one = Marked(std::string(v.integer < 0 ? "-" : "") + hex, false);
+        } else {
+            one = text_of(to_number(Filter::int_, v, Arguments()));
+        }
+        if (kind == 's' && n_digit >= 0) {
+            const std::vector<size_t> starts = character_starts(one.text);
+            one = one.cut(0, starts[std::min(starts.size() - 1, static_cast<size_t>(n_digit))]);
+        }
+        const size_t n_character = character_starts(one.text).size() - 1;
+        const std::string pad(n_character < static_cast<size_t>(width) ? static_cast<size_t>(width) - n_character : 0,
+                              zeros && !left && kind != 's' ? '0' : ' ');
+        const size_t n_sign = !pad.empty() && pad[0] == '0' && one.text[0] == '-' ? 1 : 0;
+        out.add(one.cut(0, n_sign));
+        if (!left) out.add(pad, true);
+        out.add(one.cut(n_sign, one.text.size()));
+        if (left) out.add(pad, true);
+        if (!fits(out)) return Value();
+    }
+    if (i_value != values.size()) return wrong("a format with ", i_value, " places for ", values.size(), " values");
+    return heap.string(std::move(out));
 }
 
 Value Run::joined(const std::vector<Value>& items, const Marked& between, const Value* name) {
@@ -260,6 +475,7 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
 
 Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
     const Value* absent = args.find(0, "default");
+    if (which == Filter::int_ && integer_argument(args, 1, "base", 10) != 10) return wrong("int: expected the base 10");
     double number = 0;
     if (v.is_number()) {
         number = v.number();
@@ -280,8 +496,15 @@ Value Run::replaced(const Marked& text, const Arguments& args) {
     const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
     int64_t n_left = integer_argument(args, 2, "count", -1);
     if (!step_search(text.text, old.text)) return Value();
-    if (old.text.empty()) return wrong("replace: expected a text to replace, found an empty one");
     Marked out;
+    if (old.text.empty()) {
+        const std::vector<size_t> starts = character_starts(text.text);
+        for (size_t i = 0; i < starts.size() && fits(out); ++i) {
+            if (n_left-- != 0) out.add(by);
+            if (i + 1 < starts.size()) out.add(text.cut(starts[i], starts[i + 1]));
+        }
+        return heap.string(std::move(out));
+    }
     size_t from = 0;
     for (size_t at = text.text.find(old.text); at != std::string::npos && n_left != 0;
          at = text.text.find(old.text, from), --n_left) {

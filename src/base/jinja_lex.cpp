@@ -74,17 +74,24 @@ class Lexer {
         std::string_view text = std::string_view(source_).substr(at_, tag - at_);
         const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
         if (tag < source_.size() && sign == '-') {
-            while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+            text = without_last_space(text);
         } else if (tag < source_.size() && sign != '+' && source_[tag + 1] != '{') {
-            // lstrip_blocks: a tag that is the first in its line.
-            size_t line = text.rfind('\n');
-            line = line == std::string_view::npos ? 0 : line + 1;
-            if ((line > 0 || line_starts_) &&
-                std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_blank))
-                text = text.substr(0, line);
+            text = without_indentation(text);
         }
         if (!text.empty()) add(Lexeme::Kind::text, text);
         advance(tag);
+    }
+
+    static std::string_view without_last_space(std::string_view text) {
+        const std::string_view kept = trim_space(text);
+        return kept.empty() ? kept : text.substr(0, static_cast<size_t>(kept.data() - text.data()) + kept.size());
+    }
+    /// lstrip_blocks: before a tag that is the first in its line.
+    std::string_view without_indentation(std::string_view text) const {
+        size_t line = text.rfind('\n');
+        line = line == std::string_view::npos ? 0 : line + 1;
+        const bool goes = (line > 0 || line_starts_) && trim_space(text.substr(line)).empty();
+        return goes ? text.substr(0, line) : text;
     }
 
     /// Behind the end of a tag: `trims` is true for blocks and comments, whose line break goes.
@@ -92,7 +99,9 @@ class Lexer {
         advance(end);
         size_t to = end;
         if (strip)
-            while (to < source_.size() && is_blank(source_[to])) ++to;
+            for (size_t n = 0;
+                 to < source_.size() && is_python_space(decode_utf8(&source_[to], source_.size() - to, &n));)
+                to += n;
         else if (trims && to < source_.size() && source_[to] == '\n')
             ++to;
         line_starts_ = to > end && source_[to - 1] == '\n';
@@ -139,18 +148,17 @@ class Lexer {
         for (size_t close = source_.find("{%", at_); close != std::string::npos;
              close = source_.find("{%", close + 2)) {
             size_t p = close + 2;
-            const bool strips = p < source_.size() && source_[p] == '-';
-            if (strips) ++p;
+            const char sign = p < source_.size() ? source_[p] : '\0';
+            if (sign == '-' || sign == '+') ++p;
             while (p < source_.size() && is_blank(source_[p])) ++p;
             if (!is_at(p, "endraw")) continue;
             for (p += 6; p < source_.size() && is_blank(source_[p]);) ++p;
-            const bool minus = is_at(p, "-%}");
-            if (!minus && !is_at(p, "%}")) continue;
+            const bool minus = is_at(p, "-%}"), plus = is_at(p, "+%}");
+            if (!minus && !plus && !is_at(p, "%}")) continue;
             std::string_view text = std::string_view(source_).substr(at_, close - at_);
-            if (strips)
-                while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+            if (sign != '+') text = sign == '-' ? without_last_space(text) : without_indentation(text);
             if (!text.empty()) add(Lexeme::Kind::text, text);
-            after_tag(p + (minus ? 3 : 2), minus, true);
+            after_tag(p + (minus || plus ? 3 : 2), minus, !plus);
             return {};
         }
         return wrong("the raw block has no end, expected {% endraw %}");
@@ -167,7 +175,7 @@ class Lexer {
         } else if (c == '\'' || c == '"') {
             return string(c);
         } else {
-            static const std::string_view kPairs[] = {"==", "!=", "<=", ">=", "//"};
+            static const std::string_view kPairs[] = {"==", "!=", "<=", ">=", "//", "**"};
             for (const std::string_view pair : kPairs)
                 if (is_at(at_, pair)) end = at_ + 2;
             if (end == at_ + 1 && std::string_view("+-*/%~<>=()[]{}|.,:").find(c) == std::string_view::npos)
@@ -219,6 +227,17 @@ class Lexer {
             const size_t simple = kFrom.find(c);
             if (simple != std::string_view::npos) {
                 text += kTo[simple];
+            } else if (c >= '0' && c <= '7') {
+                uint32_t code = 0;
+                size_t n_digit = 0;
+                for (; n_digit < 3 && p + n_digit < source_.size() && source_[p + n_digit] >= '0' &&
+                       source_[p + n_digit] <= '7';
+                     ++n_digit)
+                    code = code << 3 | static_cast<uint32_t>(source_[p + n_digit] - '0');
+                append_utf8(text, code);
+                p += n_digit - 1;
+            } else if (c == 'N') {
+                return wrong("\\N in a string is not supported");
             } else if (c == '\n') {
                 continue;
             } else if (const size_t n_digit = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0; n_digit > 0) {

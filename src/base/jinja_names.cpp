@@ -23,14 +23,18 @@ bool find_named(const Named<T> (&list)[N], std::string_view name, T* to) {
     return false;
 }
 
-constexpr Named<Filter> kFilters[] = {{"capitalize", Filter::capitalize},
+constexpr Named<Filter> kFilters[] = {{"abs", Filter::abs},
+                                      {"batch", Filter::batch},
+                                      {"capitalize", Filter::capitalize},
                                       {"count", Filter::length},
                                       {"d", Filter::default_},
                                       {"default", Filter::default_},
                                       {"dictsort", Filter::dictsort},
                                       {"first", Filter::first},
                                       {"float", Filter::float_},
+                                      {"format", Filter::format},
                                       {"fromjson", Filter::fromjson},
+                                      {"groupby", Filter::groupby},
                                       {"indent", Filter::indent},
                                       {"int", Filter::int_},
                                       {"items", Filter::items},
@@ -40,18 +44,24 @@ constexpr Named<Filter> kFilters[] = {{"capitalize", Filter::capitalize},
                                       {"list", Filter::list},
                                       {"lower", Filter::lower},
                                       {"map", Filter::map},
+                                      {"max", Filter::max},
+                                      {"min", Filter::min},
                                       {"reject", Filter::reject},
                                       {"rejectattr", Filter::rejectattr},
                                       {"replace", Filter::replace},
                                       {"reverse", Filter::reverse},
+                                      {"round", Filter::round},
                                       {"safe", Filter::safe},
                                       {"select", Filter::select},
                                       {"selectattr", Filter::selectattr},
+                                      {"slice", Filter::slice},
                                       {"sort", Filter::sort},
                                       {"string", Filter::string},
+                                      {"sum", Filter::sum},
                                       {"title", Filter::title},
                                       {"tojson", Filter::tojson},
                                       {"trim", Filter::trim},
+                                      {"unique", Filter::unique},
                                       {"upper", Filter::upper}};
 
 constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
@@ -61,12 +71,14 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
                                   {">", Test::greater},
                                   {">=", Test::greater_equal},
                                   {"boolean", Test::boolean},
+                                  {"callable", Test::callable},
                                   {"defined", Test::defined},
                                   {"divisibleby", Test::divisibleby},
                                   {"eq", Test::equal},
                                   {"equalto", Test::equal},
                                   {"even", Test::even},
                                   {"false", Test::false_},
+                                  {"filter", Test::filter},
                                   {"float", Test::float_},
                                   {"ge", Test::greater_equal},
                                   {"greaterthan", Test::greater},
@@ -83,8 +95,10 @@ constexpr Named<Test> kTests[] = {{"!=", Test::not_equal},
                                   {"none", Test::none},
                                   {"number", Test::number},
                                   {"odd", Test::odd},
+                                  {"sameas", Test::sameas},
                                   {"sequence", Test::sequence},
                                   {"string", Test::string},
+                                  {"test", Test::test},
                                   {"true", Test::true_},
                                   {"undefined", Test::undefined},
                                   {"upper", Test::upper}};
@@ -111,7 +125,8 @@ bool takes_argument(Test test) {
         case Test::in:
         case Test::less:
         case Test::less_equal:
-        case Test::not_equal: return true;
+        case Test::not_equal:
+        case Test::sameas: return true;
         default: return false;
     }
 }

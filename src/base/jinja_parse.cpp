@@ -1,4 +1,5 @@
 #include "jinja.h"
+#include "jinja_value.h"
 
 #include <algorithm>
 
@@ -19,7 +20,7 @@ constexpr Comparison kComparisons[] = {
     {"==", Binary::equal},  {"!=", Binary::not_equal},     {"<", Binary::less}, {"<=", Binary::less_equal},
     {">", Binary::greater}, {">=", Binary::greater_equal}, {"in", Binary::in}};
 /// Operators by how strongly they bind, the weakest first.
-constexpr int kSumLevel = 0, kProductLevel = 2;
+constexpr int kSumLevel = 0, kProductLevel = 2, kPowerLevel = 3;
 struct Operator {
     const char* name;
     int level;
@@ -31,7 +32,8 @@ constexpr Operator kOperators[] = {{"+", kSumLevel, Binary::add},
                                    {"*", kProductLevel, Binary::multiply},
                                    {"/", kProductLevel, Binary::divide},
                                    {"//", kProductLevel, Binary::floor_divide},
-                                   {"%", kProductLevel, Binary::modulo}};
+                                   {"%", kProductLevel, Binary::modulo},
+                                   {"**", kPowerLevel, Binary::power}};
 
 class Parser {
   public:
@@ -163,12 +165,10 @@ class Parser {
         if (name == "for") return for_statement();
         if (name == "set") return set_statement();
         if (name == "macro") return macro_statement();
-        if (name == "generation") {
-            need_end_block();
-            const uint32_t inner = body({"endgeneration"});
-            end_of("endgeneration");
-            return inner;
-        }
+        if (name == "generation") return scope_statement(make(Op::scope), "endgeneration");
+        if (name == "with") return with_statement();
+        if (name == "filter") return filter_statement();
+        if (name == "call") return call_statement();
         if ((name == "break" || name == "continue") && n_loop_ > 0) {
             need_end_block();
             return add(name == "break" ? Op::break_ : Op::continue_, 0);
@@ -199,6 +199,51 @@ class Parser {
         return add(std::move(n));
     }
 
+    /// The rest of a block whose variables are its own.
+    uint32_t scope_statement(Node n, const char* end) {
+        need_end_block();
+        n.a = body({end});
+        end_of(end);
+        return add(std::move(n));
+    }
+    uint32_t with_statement() {
+        Node n = make(Op::scope);
+        while (!failed() && peek().kind != Kind::end_block) {
+            n.names.push_back(need_name());
+            need_symbol("=");
+            n.parts.push_back(expression());
+            if (!take_symbol(",")) break;
+        }
+        return scope_statement(std::move(n), "endwith");
+    }
+    /// What the rest of a block prints, as a value.
+    uint32_t block(const char* end) { return add(Op::block, scope_statement(make(Op::scope), end)); }
+    /// {% filter a | b %} and {% set name | a | b %}: the filters stand before the block that they apply to.
+    uint32_t filtered_block(const char* end) {
+        const size_t from = at_;
+        while (!failed() && peek().kind != Kind::end_block && peek().kind != Kind::end) ++at_;
+        const uint32_t inner = block(end);
+        const size_t to = std::exchange(at_, from);
+        const uint32_t value = filtered(inner);
+        if (!failed() && peek().kind != Kind::end_block) return expected("%}");
+        at_ = to;
+        return value;
+    }
+    uint32_t filter_statement() {
+        // As if the first filter, too, stood behind a |.
+        lexemes_[--at_].kind = Kind::symbol;
+        lexemes_[at_].text = "|";
+        return add(Op::print, filtered_block("endfilter"));
+    }
+    uint32_t call_statement() {
+        Node n = make(Op::macro);
+        n.text = "caller";
+        if (is_symbol("(")) parameters(n);
+        const uint32_t call = postfix(primary());
+        if (!failed() && program_.nodes[call].op != Op::call) return expected("a call");
+        return add(Op::call_block, macro_body(std::move(n), "endcall"), call);
+    }
+
     void targets(Node& n) {
         const bool inside = take_symbol("(");
         do n.names.push_back(need_name());
@@ -210,9 +255,9 @@ class Parser {
         Node n = make(Op::for_);
         targets(n);
         if (!take_word("in")) return expected("in");
-        n.a = or_expression();  // "if" belongs to the loop
+        n.a = tuple(false);  // "if" belongs to the loop
         n.parts.push_back(take_word("if") ? expression() : 0);
-        if (is_word("recursive")) return wrong(Code::unsupported, "recursive loops are not supported");
+        n.code = take_word("recursive") ? 1 : 0;
         need_end_block();
         ++n_loop_;
         n.b = body({"else", "endfor"});
@@ -238,17 +283,18 @@ class Parser {
             need_end_block();
             return add(std::move(n));
         }
-        if (n.op == Op::set_member || n.names.size() != 1) return expected("=");
-        n.op = Op::set_block;
-        need_end_block();
-        n.a = body({"endset"});
-        end_of("endset");
+        if (n.names.size() != 1 || (!is_symbol("|") && peek().kind != Kind::end_block)) return expected("=");
+        n.a = filtered_block("endset");
         return add(std::move(n));
     }
 
     uint32_t macro_statement() {
         Node n = make(Op::macro);
         n.text = need_name();
+        parameters(n);
+        return macro_body(std::move(n), "endmacro");
+    }
+    void parameters(Node& n) {
         need_symbol("(");
         while (!failed() && !is_symbol(")")) {
             n.names.push_back(need_name());
@@ -256,25 +302,30 @@ class Parser {
             if (!take_symbol(",")) break;
         }
         need_symbol(")");
+    }
+    uint32_t macro_body(Node n, const char* end) {
         need_end_block();
         const uint32_t n_loop = std::exchange(n_loop_, 0u);
-        n.a = body({"endmacro"});
+        const uint8_t uses = std::exchange(macro_uses_, uint8_t{0});
+        n.a = body({end});
+        n.code = std::exchange(macro_uses_, uses);
         n_loop_ = n_loop;
-        end_of("endmacro");
+        end_of(end);
         return add(std::move(n));
     }
 
     // ----------------------------------------------------------------------------- expressions
 
-    /// One expression, or several with commas between them, which are a list.
-    uint32_t tuple() {
-        const uint32_t first = expression();
+    /// One expression, or several with commas between them; `chooses`: "if" belongs to it.
+    uint32_t tuple(bool chooses = true) {
+        const uint32_t first = chooses ? expression() : or_expression();
         if (!is_symbol(",")) return first;
         Node n = make(Op::list);
+        n.code = kTuple;
         n.parts.push_back(first);
         while (!failed() && take_symbol(",")) {
             if (is_symbol(")") || peek().kind == Kind::end_block || peek().kind == Kind::end_print) break;
-            n.parts.push_back(expression());
+            n.parts.push_back(chooses ? expression() : or_expression());
         }
         return add(std::move(n));
     }
@@ -343,7 +394,7 @@ class Parser {
 
     /// Operators of `level` and of those that bind more strongly.
     uint32_t operation(int level) {
-        if (level > kProductLevel) return unary(true);
+        if (level > kPowerLevel) return unary(true);
         uint32_t left = operation(level + 1);
         while (!failed() && peek().kind == Kind::symbol) {
             const Operator* found = nullptr;
@@ -402,6 +453,9 @@ class Parser {
         if (n.text == "true" || n.text == "True") n.op = Op::true_;
         if (n.text == "false" || n.text == "False") n.op = Op::false_;
         if (n.text == "none" || n.text == "None") n.op = Op::none;
+        for (const auto& use : {std::make_pair("caller", kUsesCaller), std::make_pair("varargs", kUsesVarargs),
+                                std::make_pair("kwargs", kUsesKwargs)})
+            if (n.text == use.first) macro_uses_ |= use.second;
         for (const char* reserved : {"and", "else", "if", "in", "is", "not", "or"})
             if (n.text == reserved) {
                 --at_;
@@ -426,7 +480,11 @@ class Parser {
     }
 
     uint32_t parenthesis() {
-        if (take_symbol(")")) return add(make(Op::list));
+        if (take_symbol(")")) {
+            Node n = make(Op::list);
+            n.code = kTuple;
+            return add(std::move(n));
+        }
         const uint32_t value = tuple();
         need_symbol(")");
         return value;
@@ -458,7 +516,11 @@ class Parser {
                 Node n = make(Op::member);
                 n.a = value;
                 n.text = peek().text;
-                if (peek().kind != Kind::name && peek().kind != Kind::integer) return expected("a name");
+                if (peek().kind == Kind::integer) {
+                    value = add(Op::item, value, number());
+                    continue;
+                }
+                if (peek().kind != Kind::name) return expected("a name");
                 ++at_;
                 value = add(std::move(n));
             } else if (take_symbol("[")) {
@@ -556,6 +618,7 @@ class Parser {
     Program program_;
     std::vector<uint32_t> depth_;  ///< of the tree below each node
     uint32_t level_ = 0, n_loop_ = 0;
+    uint8_t macro_uses_ = 0;  ///< of the macro that is being read: MacroUse
     Status status_;
 };
 

@@ -138,15 +138,33 @@ Run::Flow Run::statement(uint32_t id) {
                 if (holds) return statement(n.parts[i + 1]);
             }
             return n.b != 0 ? statement(n.b) : Flow::next;
-        case Op::for_: return for_statement(n);
+        case Op::for_: {
+            const Value over = expression(n.a);
+            return failed() ? Flow::next : for_statement(id, over, 0);
+        }
+        case Op::scope: return scope_statement(n);
         case Op::set: assign(n.names, expression(n.a)); return Flow::next;
         case Op::set_member: set_member(n); return Flow::next;
-        case Op::set_block: set(n.names[0], heap.string(captured(n.a))); return Flow::next;
-        case Op::macro: set(n.text, Heap::plain(Value::Kind::macro, id)); return Flow::next;
+        case Op::macro: set(n.text, node_value(Value::Kind::macro, id, scopes_.size() - 1)); return Flow::next;
+        case Op::call_block: {
+            const Value caller = node_value(Value::Kind::macro, n.a, scopes_.size() - 1);
+            out_->add(text_of(call(program_.nodes[n.b], &caller)));
+            return Flow::next;
+        }
         case Op::break_: return Flow::break_;
         case Op::continue_: return Flow::continue_;
         default: return Flow::next;
     }
+}
+
+Run::Flow Run::scope_statement(const Node& n) {
+    std::vector<Value> values;
+    for (const uint32_t part : n.parts) values.push_back(expression(part));
+    push_scope();
+    for (size_t i = 0; i < values.size(); ++i) set(n.names[i], values[i]);
+    const Flow flow = statement(n.a);
+    scopes_.pop_back();
+    return flow;
 }
 
 void Run::assign(const std::vector<std::string>& names, const Value& value) {
@@ -182,15 +200,14 @@ void Run::set_member(const Node& n) {
 }
 
 /// What a loop runs over, without what its condition leaves out.
-bool Run::loop_items(const Node& n, std::vector<Value>* to) {
+bool Run::loop_items(const Node& n, const Value& over, std::vector<Value>* to) {
     std::vector<Value> all;
-    const Value over = expression(n.a);
-    if (failed() || !elements(over, &all)) return false;
+    if (!elements(over, &all)) return false;
     if (n.parts[0] == 0) {
         *to = std::move(all);
         return true;
     }
-    scopes_.emplace_back();
+    push_scope();
     for (const Value& v : all) {
         assign(n.names, v);
         if (expression(n.parts[0]).truth()) to->push_back(v);
@@ -200,16 +217,18 @@ bool Run::loop_items(const Node& n, std::vector<Value>* to) {
     return !failed();
 }
 
-Run::Flow Run::for_statement(const Node& n) {
+Run::Flow Run::for_statement(uint32_t id, const Value& over, size_t depth) {
+    const Node& n = program_.nodes[id];
     std::vector<Value> items;
-    if (!loop_items(n, &items)) return Flow::next;
+    if (!loop_items(n, over, &items)) return Flow::next;
     const size_t count = items.size();
     if (count == 0) return n.c != 0 ? statement(n.c) : Flow::next;
-    Value loop;
+    Value loop = node_value(Value::Kind::loop, id, depth);
     heap.charge(count * sizeof(Value));
     Data* const data = heap.make(Value::Kind::loop, &loop);
+    items.emplace_back();
     data->items = std::move(items);
-    scopes_.emplace_back();
+    push_scope();
     for (size_t i = 0; i < count && !failed(); ++i) {
         scopes_.back().names.clear();
         data->i = i;
@@ -242,8 +261,9 @@ Value Run::evaluate(const Node& n) {
         case Op::integer: return Heap::integer(n.integer);
         case Op::real: return Heap::real(json_double(n.text));
         case Op::string: return heap.string(Marked(n.text, true));
+        case Op::block: return heap.string(captured(n.a));
         case Op::name: return name(n.text);
-        case Op::list: return heap.list(arguments(n).items);
+        case Op::list: return heap.list(arguments(n).items, n.code);
         case Op::map: return map(n);
         case Op::member: {
             const Value of = expression(n.a);
@@ -280,34 +300,28 @@ Value Run::evaluate(const Node& n) {
 }
 
 Value Run::name(std::string_view name) {
-    for (size_t i = scopes_.size(); i-- > 0;) {
+    for (size_t i = scopes_.size() - 1;; i = scopes_[i].parent) {
         const auto& names = scopes_[i].names;
         n_step_ += (names.size() + 15) / 16;
         for (size_t k = names.size(); k-- > 0;)
             if (names[k].first == name) return names[k].second;
-        if (scopes_[i].isolated) i = std::min<size_t>(i, 1);
+        if (i == 0) break;
     }
     Function f = Function::dict;
     return find_function(name, &f) ? Heap::plain(Value::Kind::function, static_cast<int64_t>(f)) : Value();
 }
 
 Value Run::map(const Node& n) {
-    std::vector<std::string> keys;
-    std::vector<Value> items;
+    MapMaker map;
     for (size_t i = 0; i < n.parts.size() && !failed(); i += 2) {
         const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
-        if (failed()) break;
-        std::string text = text_of(key).text;
-        if (!step(keys.size() / 16)) break;
-        const auto known = std::find(keys.begin(), keys.end(), text);
-        if (known != keys.end()) {
-            items[static_cast<size_t>(known - keys.begin())] = value;
-        } else {
-            keys.push_back(std::move(text));
-            items.push_back(value);
-        }
+        if (step(map.keys.size() / 16)) add_member(map, key, value);
     }
-    return failed() ? Value() : heap.map(std::move(keys), std::move(items));
+    return failed() ? Value() : map.made(heap);
+}
+
+void Run::add_member(MapMaker& map, const Value& key, const Value& value) {
+    if (!map.add(key, value)) wrong(key.kind_name(), " is no key of a map, expected a string, an integer or none");
 }
 
 Value Run::member(const Value& of, std::string_view name, const Node& n) {
@@ -317,9 +331,10 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
         const Value* found = of.find(name);
         return found != nullptr ? *found : Value();
     }
+    if (of.is(Value::Kind::list) && of.integer == kGroup) return item_of(of, heap.input(name));
     if (!of.is(Value::Kind::loop)) return Value();
     const Data& loop = *of.data;
-    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size());
+    const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size()) - 1;
     if (name == "index") return Heap::integer(i + 1);
     if (name == "index0") return Heap::integer(i);
     if (name == "first") return Heap::boolean(i == 0);
@@ -327,7 +342,7 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
     if (name == "length") return Heap::integer(count);
     if (name == "revindex") return Heap::integer(count - i);
     if (name == "revindex0") return Heap::integer(count - i - 1);
-    if (name == "depth" || name == "depth0") return Heap::integer(name == "depth" ? 1 : 0);  // none is recursive
+    if (name == "depth" || name == "depth0") return Heap::integer((of.integer >> 32) + (name == "depth" ? 1 : 0));
     if (name == "previtem" && i > 0) return loop.items[loop.i - 1];
     if (name == "nextitem" && i + 1 < count) return loop.items[loop.i + 1];
     return Value();
@@ -338,11 +353,20 @@ Value Run::item(const Node& n) {
     if (failed()) return Value();
     if (key.is(Value::Kind::string)) return member(of, key.text(), program_.nodes[n.a]);
     if (of.is(Value::Kind::undefined)) return member(of, "", program_.nodes[n.a]);
+    return item_of(of, key);
+}
+
+Value Run::item_of(const Value& of, const Value& key) {
+    if (of.is_map()) {
+        const Value* found = of.find(key);
+        return found != nullptr ? *found : Value();
+    }
+    if (of.is(Value::Kind::list) && of.integer == kGroup && key.is(Value::Kind::string))
+        return key.text() == "grouper" ? of.items()[0] : key.text() == "list" ? of.items()[1] : Value();
     size_t at = 0;
     if (!key.is_number() || key.is(Value::Kind::real)) return Value();
     if (of.is(Value::Kind::list))
         return run_impl::in_range(key.integer, of.items().size(), &at) ? of.items()[at] : Value();
-    if (of.is_map()) return member(of, text_of(key).text, program_.nodes[n.a]);
     if (!of.is(Value::Kind::string)) return Value();
     const std::vector<size_t> starts = character_starts(of.text());
     if (!run_impl::in_range(key.integer, starts.size() - 1, &at)) return Value();
@@ -365,7 +389,7 @@ Value Run::slice(const Node& n) {
         std::vector<Value> items;
         for (const size_t at : run_impl::slice_places(bound[0], bound[1], step, of.items().size()))
             items.push_back(of.items()[at]);
-        return heap.list(std::move(items));
+        return heap.list(std::move(items), of.integer);
     }
     if (!of.is(Value::Kind::string)) return wrong(of.kind_name(), " cannot be cut into slices");
     const std::vector<size_t> starts = character_starts(of.text());
@@ -411,8 +435,15 @@ Value Run::binary(const Node& n) {
         case Binary::multiply:
         case Binary::divide:
         case Binary::floor_divide:
-        case Binary::modulo: break;
+        case Binary::modulo:
+        case Binary::power: break;
     }
+    const auto is_count = [](const Value& v) { return v.is(Value::Kind::integer) || v.is(Value::Kind::boolean); };
+    const auto is_run = [](const Value& v) { return v.is(Value::Kind::string) || v.is(Value::Kind::list); };
+    if (op == Binary::multiply && is_run(a) && is_count(b)) return repeated(a, b.integer);
+    if (op == Binary::multiply && is_count(a) && is_run(b)) return repeated(b, a.integer);
+    if (op == Binary::modulo && a.is(Value::Kind::string))
+        return formatted(a.marked(), b.is_tuple() ? b.items() : std::vector<Value>{b});
     return arithmetic(op, a, b);
 }
 
@@ -425,9 +456,27 @@ Value Run::add(const Value& a, const Value& b) {
     if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
         std::vector<Value> items = a.items();
         items.insert(items.end(), b.items().begin(), b.items().end());
-        return heap.list(std::move(items));
+        return heap.list(std::move(items), a.integer);
     }
     return arithmetic(Binary::add, a, b);
+}
+
+/// A string or a list n times.
+Value Run::repeated(const Value& what, int64_t n) {
+    const bool string = what.is(Value::Kind::string);
+    const size_t size = string ? what.text().size() : what.items().size() * sizeof(Value);
+    const size_t count = size == 0 || n < 0 ? 0 : static_cast<size_t>(n);
+    if (count > 0 && count > heap.max_bytes / size) return wrong("a value of more than ", heap.max_bytes >> 20, " MiB");
+    if (!step(count)) return Value();
+    Marked text;
+    std::vector<Value> items;
+    for (size_t i = 0; i < count; ++i) {
+        if (string)
+            text.add(what.marked());
+        else
+            items.insert(items.end(), what.items().begin(), what.items().end());
+    }
+    return string ? heap.string(std::move(text)) : heap.list(std::move(items), what.integer);
 }
 
 Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
@@ -435,9 +484,15 @@ Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
     if (!a.is_number() || !b.is_number())
         return wrong(a.kind_name(), " and ", b.kind_name(), ", expected two numbers",
                      op == Binary::add ? ", strings or lists" : "");
-    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real))
+    if (op != Binary::divide && !a.is(Value::Kind::real) && !b.is(Value::Kind::real) &&
+        (op != Binary::power || b.integer >= 0))
         return integers(op, a.integer, b.integer);
     const double x = a.number(), y = b.number();
+    if (op == Binary::power) {
+        const double power = std::pow(x, y);
+        if (!std::isfinite(power)) return wrong("a number that is too large, or none");
+        return Heap::real(power);
+    }
     if (y == 0 && op != Binary::add && op != Binary::subtract && op != Binary::multiply)
         return wrong("division by zero");
     switch (op) {
@@ -453,6 +508,12 @@ Value Run::arithmetic(Binary op, const Value& a, const Value& b) {
 /// Integers as in Python, but of 64 bits.
 Value Run::integers(Binary op, int64_t a, int64_t b) {
     constexpr int64_t kMax = int64_t{1} << 62;
+    if (op == Binary::power) {
+        Value power = Heap::integer(1);
+        for (int64_t i = 0; i < b && !failed() && (a > 1 || a < -1 || i < 2 + b % 2); ++i)
+            power = integers(Binary::multiply, power.integer, a);
+        return power;
+    }
     const double exact = op == Binary::multiply ? static_cast<double>(a) * static_cast<double>(b)
                          : op == Binary::add    ? static_cast<double>(a) + static_cast<double>(b)
                                                 : static_cast<double>(a) - static_cast<double>(b);
@@ -476,7 +537,7 @@ bool Run::contains(const Value& whole, const Value& part) {
         wrong(part.kind_name(), " in a string, expected a string");
         return false;
     }
-    if (whole.is_map()) return whole.find(text_of(part).text) != nullptr;
+    if (whole.is_map()) return whole.find(part) != nullptr;
     if (whole.is(Value::Kind::list))
         return std::any_of(whole.items().begin(), whole.items().end(),
                            [&](const Value& v) { return step(0) && same(v, part); });
@@ -489,6 +550,14 @@ bool Run::less(const Value& a, const Value& b) {
         return a.is(Value::Kind::real) || b.is(Value::Kind::real) ? a.number() < b.number() : a.integer < b.integer;
     if (a.is(Value::Kind::string) && b.is(Value::Kind::string))
         return step(std::min(a.text().size(), b.text().size()) / 256) && a.text() < b.text();
+    if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
+        const run_impl::Level level(depth_);
+        for (size_t i = 0; step() && i < b.items().size(); ++i) {
+            if (i == a.items().size()) return true;
+            if (!same(a.items()[i], b.items()[i])) return less(a.items()[i], b.items()[i]);
+        }
+        return false;
+    }
     wrong(a.kind_name(), " and ", b.kind_name(), " have no order");
     return false;
 }
@@ -500,7 +569,7 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
         case Value::Kind::list: *to = v.items(); return true;
         case Value::Kind::map:
         case Value::Kind::name_space:
-            for (const std::string& key : v.data->keys) to->push_back(heap.input(key));
+            for (size_t i = 0; i < v.items().size(); ++i) to->push_back(heap.key(v, i));
             return true;
         case Value::Kind::string: {
             const std::vector<size_t> starts = character_starts(v.text());

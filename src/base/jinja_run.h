@@ -54,8 +54,13 @@ class Run {
     enum class Flow : uint8_t { next, break_, continue_ };
     struct Scope {
         std::vector<std::pair<std::string_view, Value>> names;
-        bool isolated = false;  ///< of a macro: sees the template's own variables beside it
+        size_t parent = 0;  ///< whose variables it sees beside its own; of the first, itself
     };
+    void push_scope(size_t parent) {
+        scopes_.emplace_back();
+        scopes_.back().parent = parent;
+    }
+    void push_scope() { push_scope(scopes_.size() - 1); }
 
     bool failed() const { return !status_.ok(); }
     template <class... A>
@@ -75,8 +80,14 @@ class Run {
     bool fits(const Marked& text);
 
     Flow statement(uint32_t id);
-    Flow for_statement(const Node& n);
-    bool loop_items(const Node& n, std::vector<Value>* to);
+    Flow scope_statement(const Node& n);
+    /// A value that refers to a node and to a number beside it.
+    static Value node_value(Value::Kind kind, uint32_t id, size_t number) {
+        return Heap::plain(kind, static_cast<int64_t>(id | uint64_t{number} << 32));
+    }
+    /// The loop over the values `over`, within `depth` recursions of it.
+    Flow for_statement(uint32_t id, const Value& over, size_t depth);
+    bool loop_items(const Node& n, const Value& over, std::vector<Value>* to);
     void assign(const std::vector<std::string>& names, const Value& value);
     void set_member(const Node& n);
     Marked captured(uint32_t body);
@@ -88,40 +99,64 @@ class Run {
     static bool is_method(const Value& of, std::string_view name);
     Value member(const Value& of, std::string_view name, const Node& n);
     Value item(const Node& n);
+    /// An element of a list or a text, or a member of a map.
+    Value item_of(const Value& of, const Value& key);
     Value slice(const Node& n);
     Value map(const Node& n);
+    void add_member(MapMaker& map, const Value& key, const Value& value);
     Value binary(const Node& n);
     Value add(const Value& a, const Value& b);
     Value arithmetic(Binary op, const Value& a, const Value& b);
+    Value repeated(const Value& what, int64_t n);
     Value integers(Binary op, int64_t a, int64_t b);
     bool contains(const Value& whole, const Value& part);
     /// Whether a is before b.
     bool less(const Value& a, const Value& b);
     Arguments arguments(const Node& n);
 
-    Value call(const Node& n);
-    Value macro(uint32_t id, const Arguments& args);
+    /// caller: the block of the call, or null.
+    Value call(const Node& n, const Value* caller = nullptr);
+    Value macro(const Value& which, const Arguments& args, const Value* caller);
+    Value loop_call(const Value& loop, const Arguments& args);
+    Value loop_method(const Value& loop, const std::string& name, const Arguments& args);
     Value function(Function f, const Arguments& args);
     Value range(const Arguments& args);
     Value today(const std::string& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
+    Value split(const Marked& text, const char* separator);
+    Value searched(const Marked& text, const std::string& name, const Arguments& args);
+    Value partition(const Marked& text, const Arguments& args, bool from_right);
+    Value lines(const Marked& text, bool keeps_ends);
+    Value padded(const Marked& text, const std::string& name, const Arguments& args);
+    Value fields(const Marked& format, const Arguments& args);
     bool test(Test which, const Value& v, const Value& argument);
 
     Value filter(Filter which, const Value& v, const Arguments& args);
+    static bool is_lazy(Filter which);
     Value text_filter(Filter which, const Value& v, const Arguments& args);
     Value list_filter(Filter which, std::vector<Value>&& items, const Arguments& args);
     Value json(const Value& v, const Arguments& args);
     Value mapped(std::vector<Value>&& items, const Arguments& args);
     Value selected(Filter which, const std::vector<Value>& items, const Arguments& args);
-    Value sorted(std::vector<Value>&& items, const Arguments& args);
+    /// What filters compare of each item: its attributes, strings in lower case unless `exact`.
+    std::vector<Value> keys_of(const std::vector<Value>& items, const Value* attribute, bool exact);
+    Value sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls);
+    Value grouped(const std::vector<Value>& items, const Arguments& args);
+    Value extreme(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value unique(const std::vector<Value>& items, const Arguments& args);
+    Value sum(const std::vector<Value>& items, const Arguments& args);
+    /// In rows of a length, or in so many columns.
+    Value divided(Filter which, const std::vector<Value>& items, const Arguments& args);
+    Value rounded(const Value& v, const Arguments& args);
+    Value formatted(const Marked& format, const std::vector<Value>& values);
     Value joined(const std::vector<Value>& items, const Marked& between, const Value* name);
     Value to_number(Filter which, const Value& v, const Arguments& args);
     /// The attribute that a filter names, with dots for attributes of attributes; without a name the value itself.
     Value attribute(Value of, const Value* name);
     /// [key, value] of each member.
-    Value pairs(const Value& map);
+    Value pairs(const Value& map, ListForm form = kList);
     Value replaced(const Marked& text, const Arguments& args);
     Value indented(const Marked& text, const Arguments& args);
     /// The elements of anything that can be iterated; false after an error.

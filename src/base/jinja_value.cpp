@@ -26,13 +26,23 @@ std::string number_text(const Value& v, bool as_json) {
     return python_number(digits, as_json);
 }
 
+/// What Python's repr() writes as it is, of the code points beyond ASCII that a text may well hold.
+bool is_printable(uint32_t c) {
+    static const uint32_t kRanges[][2] = {{0x80, 0xA0},     {0xAD, 0xAD},     {0x1680, 0x1680}, {0x2000, 0x200F},
+                                          {0x2028, 0x202F}, {0x205F, 0x206F}, {0x3000, 0x3000}, {0xE000, 0xF8FF},
+                                          {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}};
+    return std::none_of(std::begin(kRanges), std::end(kRanges),
+                        [c](const uint32_t(&range)[2]) { return c >= range[0] && c <= range[1]; });
+}
+
 /// Python's repr() of a string.
 std::string quoted(std::string_view text) {
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
     const char mark = single ? '\'' : '"';
     std::string out(1, mark);
-    for (const char c : text) {
-        const unsigned char byte = static_cast<unsigned char>(c);
+    for (size_t at = 0, n = 1; at < text.size(); at += n) {
+        const char c = text[at];
+        const uint32_t code = decode_utf8(text.data() + at, text.size() - at, &n);
         static const std::string_view kPlain = "\n\r\t\\", kNames = "nrt\\";
         const size_t named = kPlain.find(c);
         if (named != std::string_view::npos) {
@@ -41,12 +51,12 @@ std::string quoted(std::string_view text) {
         } else if (c == mark) {
             out += '\\';
             out += c;
-        } else if (byte < 0x20 || byte == 0x7F) {
+        } else if (code < 0x20 || code == 0x7F || (code > 0x7F && !is_printable(code))) {
             char hex[8];
-            std::snprintf(hex, sizeof hex, "\\x%02x", byte);
+            std::snprintf(hex, sizeof hex, code < 0x100 ? "\\x%02x" : "\\u%04x", static_cast<unsigned>(code & 0xFFFF));
             out += hex;
         } else {
-            out += c;
+            out += text.substr(at, n);
         }
     }
     return out + mark;
@@ -125,26 +135,57 @@ class Writer {
         out += '\n';
         out.append(static_cast<size_t>(form_.indent) * static_cast<size_t>(depth), ' ');
     }
+    void shown(std::string_view plain, std::string_view json) { out += json_ ? json : plain; }
+    void key(const Value& map, size_t i) {
+        const std::string& text = map.data->keys[i];
+        switch (map.key_kind(i)) {
+            case Value::Kind::string: string(text); return;
+            case Value::Kind::boolean:
+                shown(text == "0" ? "False" : "True", text == "0" ? "\"false\"" : "\"true\"");
+                return;
+            case Value::Kind::none: shown("None", "\"null\""); return;
+            default: shown(text, '"' + text + '"'); return;
+        }
+    }
     void items(const Value& v, int depth) {
-        const bool map = v.is_map();
-        out += map ? '{' : '[';
-        for (size_t i = 0; i < v.items().size() && status.ok(); ++i) {
-            if (i > 0) out += form_.item;
+        const bool map = v.is_map(), tuple = v.is_tuple() && !json_;
+        std::vector<size_t> order;
+        if (map && form_.sorted) {
+            for (size_t i = 0; i < v.items().size(); ++i) order.push_back(i);
+            std::sort(order.begin(), order.end(),
+                      [&v](size_t a, size_t b) { return v.data->keys[a] < v.data->keys[b]; });
+        }
+        out += map ? '{' : tuple ? '(' : '[';
+        for (size_t k = 0; k < v.items().size() && status.ok(); ++k) {
+            const size_t i = order.empty() ? k : order[k];
+            if (k > 0) out += form_.item;
             line(depth + 1);
             if (map) {
-                string(v.data->keys[i]);
+                key(v, i);
                 out += form_.key;
             }
             value(v.items()[i], depth + 1);
         }
+        if (tuple && v.items().size() == 1) out += ',';
         if (!v.items().empty()) line(depth);
-        out += map ? '}' : ']';
+        out += map ? '}' : tuple ? ')' : ']';
     }
 
     bool json_;
     JsonForm form_;
     size_t max_bytes_;
 };
+
+/// How a map holds a key: numbers that are equal have one text. False: it cannot hold it.
+bool key_text(const Value& key, std::string* text) {
+    if (key.is(Value::Kind::string))
+        *text = key.text();
+    else if (key.is(Value::Kind::integer) || key.is(Value::Kind::boolean))
+        *text = say(key.integer);
+    else
+        *text = "None";
+    return key.is(Value::Kind::none) || *text != "None" || key.is(Value::Kind::string);
+}
 
 /// Counts what it compares.
 bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, uint64_t max_steps) {
@@ -157,12 +198,13 @@ bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, u
         *n_step += std::min(a.text().size(), b.text().size()) / 256;
         return a.text() == b.text();
     }
-    if (a.data == nullptr || a.data == b.data) return a.integer == b.integer;
+    if (a.is(Value::Kind::list) && a.is_tuple() != b.is_tuple()) return false;
+    if (a.data == nullptr || a.data == b.data) return a.is(Value::Kind::none) || a.integer == b.integer;
     if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
     for (size_t i = 0; i < a.items().size(); ++i) {
         *n_step += 1 + (a.is_map() ? b.items().size() / 64 : 0);
         if (*n_step > max_steps) return false;
-        const Value* other = a.is_map() ? b.find(a.data->keys[i]) : &b.items()[i];
+        const Value* other = a.is_map() ? b.find(a.data->keys[i], a.key_kind(i)) : &b.items()[i];
         if (other == nullptr || !equal_within(a.items()[i], *other, depth + 1, n_step, max_steps)) return false;
     }
     return true;
@@ -185,7 +227,7 @@ bool Value::truth() const {
         case Kind::real: return real != 0;
         case Kind::string: return !text().empty();
         case Kind::list:
-        case Kind::map: return !items().empty();
+        case Kind::map: return !items().empty() || (is(Kind::list) && integer == kIterator);
         case Kind::name_space:
         case Kind::loop:
         case Kind::macro:
@@ -199,11 +241,41 @@ uint64_t Value::weight() const {
     return (data->text.text.size() + data->items.size()) / 64;
 }
 
-const Value* Value::find(std::string_view key) const {
+Value::Kind Value::key_kind(size_t i) const { return text().empty() ? Kind::string : static_cast<Kind>(text()[i]); }
+
+const Value* Value::find(std::string_view key, Kind kind) const {
     if (!is_map()) return nullptr;
     for (size_t i = 0; i < data->keys.size(); ++i)
-        if (data->keys[i] == key) return &data->items[i];
+        if (data->keys[i] == key && (key_kind(i) == Kind::string) == (kind == Kind::string)) return &data->items[i];
     return nullptr;
+}
+const Value* Value::find(const Value& key) const {
+    std::string text;
+    return value_impl::key_text(key, &text) ? find(text, key.kind) : nullptr;
+}
+
+bool MapMaker::add(const Value& key, const Value& value) {
+    std::string text;
+    if (!value_impl::key_text(key, &text)) return false;
+    const auto kind_of = [this](size_t i) {
+        return kinds.empty() ? Value::Kind::string : static_cast<Value::Kind>(kinds[i]);
+    };
+    for (size_t i = 0; i < keys.size(); ++i)
+        if (keys[i] == text && (kind_of(i) == Value::Kind::string) == key.is(Value::Kind::string)) {
+            items[i] = value;
+            return true;
+        }
+    if (kinds.empty() && !key.is(Value::Kind::string))
+        kinds.assign(keys.size(), static_cast<char>(Value::Kind::string));
+    if (!kinds.empty() || !key.is(Value::Kind::string)) kinds += static_cast<char>(key.kind);
+    keys.push_back(std::move(text));
+    items.push_back(value);
+    return true;
+}
+Value MapMaker::made(Heap& heap) {
+    Value v = heap.map(std::move(keys), std::move(items));
+    v.data->text.text = std::move(kinds);
+    return v;
 }
 
 Value Heap::plain(Value::Kind kind, int64_t integer) {
@@ -231,11 +303,18 @@ Value Heap::string(Marked&& text) {
     make(Value::Kind::string, &v)->text = std::move(text);
     return v;
 }
-Value Heap::list(std::vector<Value>&& items) {
+Value Heap::list(std::vector<Value>&& items, int64_t form) {
     Value v;
     charge(items.size() * sizeof(Value));
     make(Value::Kind::list, &v)->items = std::move(items);
+    v.integer = form;
     return v;
+}
+Value Heap::key(const Value& map, size_t i) {
+    const std::string& text = map.data->keys[i];
+    const Value::Kind kind = map.key_kind(i);
+    if (kind == Value::Kind::string) return input(text);
+    return plain(kind, kind == Value::Kind::none ? 0 : std::strtoll(text.c_str(), nullptr, 10));
 }
 Value Heap::map(std::vector<std::string>&& keys, std::vector<Value>&& items) {
     Value v;

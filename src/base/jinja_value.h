@@ -14,6 +14,15 @@ namespace jinja {
 
 struct Data;
 
+/// What a list is in Python.
+enum ListForm : uint8_t {
+    kList,
+    kTuple,
+    kGroup /* a tuple of groupby */,
+    kIterator /* true even if it is empty */,
+    kView /* of a map */
+};
+
 /// Lists, maps and strings are shared: a copy of a Value refers to the same Data.
 struct Value {
     enum class Kind : uint8_t {
@@ -26,13 +35,13 @@ struct Value {
         list,
         map,
         name_space,  ///< a map whose members `set` may change
-        loop,        ///< the variable `loop`
-        macro,       ///< integer: its node
+        loop,        ///< the variable `loop`; integer: its node, and above 32 bits how deep it recursed
+        macro,       ///< integer: its node, and above 32 bits the scope that it was made in
         function,    ///< integer: a Function
     };
     Kind kind = Kind::undefined;
     union {
-        int64_t integer = 0;  ///< also of booleans
+        int64_t integer = 0;  ///< also of booleans; of a list, its ListForm
         double real;
     };
     Data* data = nullptr;
@@ -50,14 +59,17 @@ struct Value {
     bool truth() const;
     /// How many steps of a run it costs to go through the value, beside one.
     uint64_t weight() const;
+    bool is_tuple() const { return is(Kind::list) && (integer == kTuple || integer == kGroup); }
     /// The member of a map, or null.
-    const Value* find(std::string_view key) const;
+    const Value* find(std::string_view key, Kind kind = Kind::string) const;
+    const Value* find(const Value& key) const;
+    Kind key_kind(size_t i) const;
 };
 
 struct Data {
-    Marked text;                    ///< of a string; of a real that JSON gave, its digits
+    Marked text;  ///< of a string; of a real that JSON gave, its digits; of a map, see MapMaker::kinds
     std::vector<std::string> keys;  ///< of a map
-    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over
+    std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over and what changed() was given
     size_t i = 0;                   ///< of a loop: which item
 };
 inline const Marked& Value::marked() const { return data->text; }
@@ -75,9 +87,12 @@ class Heap {
     Value string(Marked&& text);
     /// Text that the template did not write.
     Value input(std::string_view text) { return string(Marked(text, false)); }
-    Value list(std::vector<Value>&& items);
+    Value list(std::vector<Value>&& items, int64_t form = kList);
+    Value tuple(std::vector<Value>&& items) { return list(std::move(items), kTuple); }
     Value map(std::vector<std::string>&& keys, std::vector<Value>&& items);
     Value of_json(const Json& json);
+    /// The key of the member i of a map.
+    Value key(const Value& map, size_t i);
     Data* make(Value::Kind kind, Value* to);
     void charge(size_t n) { bytes_ += n; }
     size_t max_bytes = kMaxHeapBytes;
@@ -89,6 +104,16 @@ class Heap {
     size_t bytes_ = 0;
 };
 
+/// A map whose members are given one after the other.
+struct MapMaker {
+    std::vector<std::string> keys;
+    std::vector<Value> items;
+    std::string kinds;  ///< of the keys, one byte each; empty: all are strings
+    /// The last value of a key stays, at the place of its first. False: no key of a map.
+    bool add(const Value& key, const Value& value);
+    Value made(Heap& heap);
+};
+
 /// As Python's a == b. Values that are too large or nest too deep to compare are different. Adds to the steps of a run.
 bool equal(const Value& a, const Value& b, uint64_t* n_step);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
@@ -98,7 +123,7 @@ Result<Marked> to_text(const Value& value, size_t max_bytes);
 /// How json.dumps writes: its arguments.
 struct JsonForm {
     int64_t indent = -1;  ///< negative: all in one line
-    bool ascii = false;
+    bool ascii = false, sorted = false;
     std::string item = ", ", key = ": ";  ///< what stands between members, and behind their keys
 };
 /// errors    bad_argument: a value that JSON cannot express, or one that is too large or nests too deep.
