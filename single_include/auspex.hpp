@@ -3354,7 +3354,7 @@ enum ListForm : uint8_t {
 struct Value {
     enum class Kind : uint8_t {
         undefined,
-        none,
+        none,  ///< integer: 1 if it may be iterated, as if it were empty
         boolean,
         integer,
         real,
@@ -19002,6 +19002,9 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
     to->clear();
     switch (v.kind) {
         case Value::Kind::undefined: return true;
+        case Value::Kind::none:
+            if (v.integer == 0) wrong("none cannot be iterated");
+            return v.integer != 0;
         case Value::Kind::list: *to = v.items(); return true;
         case Value::Kind::map:
         case Value::Kind::name_space:
@@ -19135,7 +19138,7 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             if (v.is(Value::Kind::string))
                 return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
             if (v.is(Value::Kind::list) || v.is_map()) return Heap::integer(static_cast<int64_t>(v.items().size()));
-            if (v.is(Value::Kind::undefined)) return Heap::integer(0);
+            if (v.is(Value::Kind::undefined) || (v.is(Value::Kind::none) && v.integer != 0)) return Heap::integer(0);
             return wrong(v.kind_name(), " has no length");
         case Filter::int_:
         case Filter::float_: return to_number(which, v, args);
@@ -20080,7 +20083,9 @@ class Input {
             messages.push_back(value);
         }
         run_.set("messages", heap_.list(std::move(messages)));
-        Value tools = Heap::plain(Value::Kind::none);
+        // transformers gives none; a program that takes them as undefined may go through them all the same.
+        Value tools = Heap::plain(Value::Kind::none, 1);
+        run_.set("documents", tools);
         if (!r.tools.empty()) {
             std::vector<Value> list(r.tools.size());
             for (size_t i = 0; i < list.size(); ++i) AUSPEX_TRY(json(r.tools[i], say("tools[", i, "]"), &list[i]));

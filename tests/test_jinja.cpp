@@ -500,6 +500,17 @@ TEST_CASE("a conversation with calls is shown as the template says") {
               .find("recognise_template() makes one") != std::string::npos);
 }
 
+TEST_CASE("a template that goes through tools without asking for them runs") {
+    const char* const kLoops =
+        "{% if messages[0].role == 'system' %}{{ tools | length }}{% endif %}{% for t in tools %}{{ t.name }}{% endfor "
+        "%}{{ tools is none }}{{ documents is none }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    std::string note;
+    const ChatTemplate found = auspex::recognise_template(kLoops, &note);
+    CHECK(found.style == ChatStyle::jinja);
+    CHECK(prompt_of(R"({"messages": [{"role": "user", "content": "a"}]})", found).text() == "TrueTruea");
+    CHECK(prompt_of(R"({"messages": [{"role": "system", "content": "a"}]})", found).text() == "0TrueTruea");
+}
+
 TEST_CASE("the published templates run as programs give the published texts") {
     const char* shared = test::shared_dir("vectors/chat");
     if (!shared) return;

@@ -37,7 +37,9 @@ class Input {
             messages.push_back(value);
         }
         run_.set("messages", heap_.list(std::move(messages)));
-        Value tools = Heap::plain(Value::Kind::none);
+        // transformers gives none; a program that takes them as undefined may go through them all the same.
+        Value tools = Heap::plain(Value::Kind::none, 1);
+        run_.set("documents", tools);
         if (!r.tools.empty()) {
             std::vector<Value> list(r.tools.size());
             for (size_t i = 0; i < list.size(); ++i) AUSPEX_TRY(json(r.tools[i], say("tools[", i, "]"), &list[i]));

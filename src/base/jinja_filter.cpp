@@ -114,7 +114,7 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
             if (v.is(Value::Kind::string))
                 return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
             if (v.is(Value::Kind::list) || v.is_map()) return Heap::integer(static_cast<int64_t>(v.items().size()));
-            if (v.is(Value::Kind::undefined)) return Heap::integer(0);
+            if (v.is(Value::Kind::undefined) || (v.is(Value::Kind::none) && v.integer != 0)) return Heap::integer(0);
             return wrong(v.kind_name(), " has no length");
         case Filter::int_:
         case Filter::float_: return to_number(which, v, args);

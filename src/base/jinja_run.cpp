@@ -566,6 +566,9 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
     to->clear();
     switch (v.kind) {
         case Value::Kind::undefined: return true;
+        case Value::Kind::none:
+            if (v.integer == 0) wrong("none cannot be iterated");
+            return v.integer != 0;
         case Value::Kind::list: *to = v.items(); return true;
         case Value::Kind::map:
         case Value::Kind::name_space:

@@ -27,7 +27,7 @@ enum ListForm : uint8_t {
 struct Value {
     enum class Kind : uint8_t {
         undefined,
-        none,
+        none,  ///< integer: 1 if it may be iterated, as if it were empty
         boolean,
         integer,
         real,
