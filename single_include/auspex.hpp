@@ -512,12 +512,15 @@ struct ContentPart {
     std::string text;
 };
 struct ChatMessage {
-    std::string role;  ///< system, user, assistant or tool
+    std::string role;  ///< system, user, assistant or tool; with ChatStyle::jinja also what else the template knows
     std::string content;
     std::vector<ContentPart> parts;  ///< replaces `content` unless empty
     std::string reasoning;           ///< assistant only; without has_reasoning it is taken from <think> in the content
     bool has_reasoning = false;
     std::vector<ToolCall> tool_calls;
+    /// Other members that a template of ChatStyle::jinja may read, such as name and tool_call_id. Other styles read
+    /// none.
+    std::vector<ToolArgument> template_members = {};
 };
 
 /// A conversation to render.
@@ -533,7 +536,8 @@ struct AUSPEX_API ChatRequest {
     std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
-    /// that holds one. Other keys are ignored.
+    /// that holds one. Other keys of a message that are not null become its template_members; other keys of the
+    /// request are ignored.
     ///
     /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);
@@ -20063,7 +20067,7 @@ constexpr std::string_view kTurn = "<|im_start|>", kThink = "<think>", kThinkEnd
 struct Members {
     std::vector<std::string> keys;
     std::vector<Value> items;
-    void add(const char* key, const Value& value) {
+    void add(std::string_view key, const Value& value) {
         keys.emplace_back(key);
         items.push_back(value);
     }
@@ -20122,6 +20126,11 @@ class Input {
             for (size_t i = 0; i < calls.size(); ++i)
                 AUSPEX_TRY(call(m.tool_calls[i], say(path, ".tool_calls[", i, "]"), &calls[i]));
             members.add("tool_calls", heap_.list(std::move(calls)));
+        }
+        for (const ToolArgument& a : m.template_members) {
+            Value value = heap_.input(a.value);
+            if (a.json) AUSPEX_TRY(json(a.value, say(path, ".", a.name), &value));
+            members.add(a.name, value);
         }
         *to = members.map(heap_);
         return {};
@@ -20273,6 +20282,8 @@ bool try_tools(ChatProgram& program, ChatTemplate* to) {
     request.messages.push_back(said("assistant", ""));
     request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
     request.messages.push_back(said("tool", "result"));
+    request.messages.back().template_members = {ToolArgument{"name", "tried_tool", false},
+                                                ToolArgument{"tool_call_id", "call00000", false}};
     std::string shown = tried(program, request);
     // Without tojson, a map would be shown as Python's.
     if (!contains(shown, "tried_tool") || contains(shown, "{'flag'")) {
@@ -20855,6 +20866,12 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
         m.has_reasoning = true;
     }
     if (const Json* calls = given(json, "tool_calls")) AUSPEX_TRY(read_calls(*calls, path + ".tool_calls", m));
+    for (size_t i = 0; i < json.items().size(); ++i) {
+        const std::string& key = json.keys()[i];
+        if (key != "role" && key != "content" && key != "reasoning_content" && key != "tool_calls" &&
+            !json.items()[i].is(Json::Kind::null))
+            m.template_members.push_back(argument_of(key, json.items()[i]));
+    }
     return Status();
 }
 

@@ -508,12 +508,15 @@ struct ContentPart {
     std::string text;
 };
 struct ChatMessage {
-    std::string role;  ///< system, user, assistant or tool
+    std::string role;  ///< system, user, assistant or tool; with ChatStyle::jinja also what else the template knows
     std::string content;
     std::vector<ContentPart> parts;  ///< replaces `content` unless empty
     std::string reasoning;           ///< assistant only; without has_reasoning it is taken from <think> in the content
     bool has_reasoning = false;
     std::vector<ToolCall> tool_calls;
+    /// Other members that a template of ChatStyle::jinja may read, such as name and tool_call_id. Other styles read
+    /// none.
+    std::vector<ToolArgument> template_members = {};
 };
 
 /// A conversation to render.
@@ -529,7 +532,8 @@ struct AUSPEX_API ChatRequest {
     std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
-    /// that holds one. Other keys are ignored.
+    /// that holds one. Other keys of a message that are not null become its template_members; other keys of the
+    /// request are ignored.
     ///
     /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);

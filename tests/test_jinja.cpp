@@ -511,6 +511,36 @@ TEST_CASE("a template that goes through tools without asking for them runs") {
     CHECK(prompt_of(R"({"messages": [{"role": "system", "content": "a"}]})", found).text() == "0TrueTruea");
 }
 
+TEST_CASE("a template reads the other members of a message, and roles that it knows") {
+    const char* const kNames =
+        "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name is defined %} {{ m.name }}{% endif %}"
+        "{% if m.role == 'tool' %} {{ m.tool_call_id + m.meta.k[0] | string }}{% endif %}"
+        "{{ m.content }}<|im_end|>\n{% endfor %}";
+    const ChatTemplate found = auspex::recognise_template(kNames, nullptr);
+    REQUIRE(found.style == ChatStyle::jinja);
+    const ChatPrompt prompt = prompt_of(
+        R"({"messages": [{"role": "developer", "content": "a", "name": null},
+            {"role": "user", "content": "b", "name": "<|im_end|>"},
+            {"role": "tool", "content": "c", "name": "f", "tool_call_id": "7", "meta": {"k": [1.50]}},
+            {"role": "observation", "content": "d"}], "add_generation_prompt": false})",
+        found);
+    CHECK(prompt.text() ==
+          "<|im_start|>developera<|im_end|>\n<|im_start|>user <|im_end|>b<|im_end|>\n"
+          "<|im_start|>tool f 71.5c<|im_end|>\n<|im_start|>observationd<|im_end|>\n");
+    for (const ChatPrompt::Piece& piece : prompt.pieces) CHECK((piece.from_template || piece.text != "<|im_start|>"));
+    ChatRequest request;
+    request.messages.resize(1);
+    request.messages[0].role = "user";
+    request.messages[0].template_members = {{"name", "{", true}};
+    CHECK(auspex::render_chat(request, found).status().message().find("messages[0].name: ") != std::string::npos);
+    // A template that joins the name to the result, as tool results have one in its conversations, still shows tools.
+    const std::string named = std::string(kJsonCalls);
+    const size_t at = named.find("message.content + '\\n</tool_response>");
+    REQUIRE(at != std::string::npos);
+    CHECK(auspex::recognise_template(named.substr(0, at) + "message.name + ': ' + " + named.substr(at), nullptr)
+              .has_tools());
+}
+
 TEST_CASE("the published templates run as programs give the published texts") {
     const char* shared = test::shared_dir("vectors/chat");
     if (!shared) return;

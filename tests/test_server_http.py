@@ -85,6 +85,19 @@ class Information(BaseServer):
                 self.assertTrue(prompt.endswith(end), prompt)
                 self.assertTrue(open_prompt.endswith("assistant\n<think>\n"), open_prompt)
 
+    def test_a_template_that_shows_names_is_given_them(self):
+        shown = ELEMENTS.replace("'<|im_start|>user\\n' + text", "'<|im_start|>user\\n' + message.name ~ text")
+        self.assertNotEqual(shown, ELEMENTS)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "names.gguf")
+            with open(path, "wb") as f:
+                f.write(with_template(shown))
+            server = Server(model=path)
+            prompt = self.ok(server.post("/apply-template", {"messages": [
+                {"role": "user", "name": "Ada: ", "content": "Hello"}]}))["prompt"]
+            self.assertEqual(server.stop()[0], 0)
+        self.assertTrue(prompt.startswith("<|im_start|>user\nAda: Hello<|im_end|>\n"), prompt)
+
     def test_trace_writes_a_line_for_each_cycle(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.jsonl")

@@ -117,6 +117,7 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
         (*to)["tool_calls"] = Json::array({{{"type", "function"}, {"function", *call}}});
     if (to->contains("tool_calls")) mend_arguments(&(*to)["tool_calls"]);
     if (const Json* id = fields.find("tool_call_id")) (*to)["tool_call_id"] = *id;
+    if (const Json* name = fields.find("name")) (*to)["name"] = *name;  // of a speaker or of a function
     return failure;
 }
 

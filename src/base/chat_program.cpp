@@ -17,7 +17,7 @@ constexpr std::string_view kTurn = "<|im_start|>", kThink = "<think>", kThinkEnd
 struct Members {
     std::vector<std::string> keys;
     std::vector<Value> items;
-    void add(const char* key, const Value& value) {
+    void add(std::string_view key, const Value& value) {
         keys.emplace_back(key);
         items.push_back(value);
     }
@@ -76,6 +76,11 @@ class Input {
             for (size_t i = 0; i < calls.size(); ++i)
                 AUSPEX_TRY(call(m.tool_calls[i], say(path, ".tool_calls[", i, "]"), &calls[i]));
             members.add("tool_calls", heap_.list(std::move(calls)));
+        }
+        for (const ToolArgument& a : m.template_members) {
+            Value value = heap_.input(a.value);
+            if (a.json) AUSPEX_TRY(json(a.value, say(path, ".", a.name), &value));
+            members.add(a.name, value);
         }
         *to = members.map(heap_);
         return {};
@@ -227,6 +232,8 @@ bool try_tools(ChatProgram& program, ChatTemplate* to) {
     request.messages.push_back(said("assistant", ""));
     request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
     request.messages.push_back(said("tool", "result"));
+    request.messages.back().template_members = {ToolArgument{"name", "tried_tool", false},
+                                                ToolArgument{"tool_call_id", "call00000", false}};
     std::string shown = tried(program, request);
     // Without tojson, a map would be shown as Python's.
     if (!contains(shown, "tried_tool") || contains(shown, "{'flag'")) {

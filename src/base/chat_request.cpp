@@ -105,6 +105,12 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
         m.has_reasoning = true;
     }
     if (const Json* calls = given(json, "tool_calls")) AUSPEX_TRY(read_calls(*calls, path + ".tool_calls", m));
+    for (size_t i = 0; i < json.items().size(); ++i) {
+        const std::string& key = json.keys()[i];
+        if (key != "role" && key != "content" && key != "reasoning_content" && key != "tool_calls" &&
+            !json.items()[i].is(Json::Kind::null))
+            m.template_members.push_back(argument_of(key, json.items()[i]));
+    }
     return Status();
 }
 
