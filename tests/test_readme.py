@@ -109,6 +109,18 @@ class Documents(unittest.TestCase):
                 path = os.path.join(REPO, os.path.dirname(page), link)
                 self.assertTrue(os.path.exists(path), f"{page}: {link}")
 
+    def test_functions_of_embedding_compile(self):
+        compiler = shutil.which("g++")
+        if not compiler:
+            self.skipTest("needs g++")
+        functions = "\n".join(re.findall(r"```cpp\n(.*?)```", read("docs/EMBEDDING.md"), re.DOTALL))
+        self.assertIn("Status answer(", functions)
+        headers = "".join(f"#include <{name}>\n" for name in ("auspex.hpp", "atomic", "chrono", "cstdio", "thread"))
+        r = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I",
+                            "single_include", "-x", "c++", "-"], cwd=REPO, capture_output=True, text=True,
+                           input=headers + "using namespace auspex;\n" + functions)
+        self.assertEqual(r.returncode, 0, r.stderr)
+
     def test_files_named_in_the_architecture_exist(self):
         text = read("docs/ARCHITECTURE.md")
         for name in re.findall(r"`((?:src|tests|tools|shaders|examples)/[\w./]+|test_\w+\.(?:cpp|py))`", text):
