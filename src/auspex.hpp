@@ -7,15 +7,15 @@
 //            environment, install handlers or keep mutable globals. A failed allocation is Code::out_of_memory, as is
 //            a thread that the system refuses to start. Functions that return a plain value (a name, a report,
 //            statistics) return an empty one when memory runs out. Built with -fno-exceptions the library still
-//            checks its own large allocations, but a container that cannot grow ends the process.
+//            checks its own large allocations, but a standard container that cannot grow ends the process.
 // Handles    Device and Model are shared by their copies; Session and TextStream can only be moved. A method of an
 //            empty handle returns bad_argument, or an empty value.
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
-// Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history() and
-//            stats() of that Session: there every other method changes nothing and returns bad_argument or an empty
-//            value. It must not destroy or move the Session. Callbacks should not throw: what a callback of a Session
-//            throws leaves through the call, and the Session stays usable.
+// Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history(),
+//            stats() and cancel() of that Session: every other method changes nothing there and returns bad_argument
+//            or an empty value. It must not destroy or move the Session. Callbacks should not throw: an exception
+//            from a callback of a Session passes through the call, and the Session stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
@@ -67,7 +67,7 @@ enum class Code {
     io_error,       ///< the operating system refused
     out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
-    device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() goes on elsewhere
+    device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() continues on another
     cancelled,      ///< by a progress callback or Session::cancel()
     context_full,   ///< the history has n_context tokens
 };
@@ -145,7 +145,7 @@ class Span {
 using Token = int32_t;
 
 /// The source of host memory for weights, caches and activations. Small bookkeeping uses the standard allocator.
-/// `alloc` returns null when there is no more; `free` gets the same size and alignment back.
+/// `alloc` returns null when memory is exhausted; `free` gets the size and alignment of the allocation.
 ///
 /// thread    called from any thread that uses the Device, its Models or their Sessions.
 struct Allocator {
@@ -156,7 +156,7 @@ struct Allocator {
 
 /// The application's threads, for programs with a job system of their own. `run` calls task(context, i) for each i in
 /// 0..n-1, each once, and returns when all have returned. All n must run at the same time, each on a thread of its own,
-/// because they wait for one another after each operation, some microseconds each time; one of them may be the
+/// because they wait for one another after each operation, some microseconds each time; one of the threads may be the
 /// caller's. A run takes as long as a step of the model: milliseconds to seconds.
 ///
 /// thread    called on the thread that calls the library, for one Device on one thread at a time. Tasks neither throw
@@ -203,17 +203,17 @@ struct DeviceOptions {
     int vulkan_index = -1;                  ///< which Vulkan device; -1: the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
-    int n_thread = 0;  ///< CPU threads, fewer while others need the cores; 0: one per physical core
+    int n_thread = 0;  ///< CPU threads, fewer while other programs use the cores; 0: one per physical core
     /// Runs the CPU's work in place of the library's threads. n_thread then says how many tasks run at the same time,
     /// and must not be 0. The library starts no thread; a GPU's kernels are compiled on the calling thread. Results are
     /// the same, bit for bit.
     JobSystem jobs;
     /// On a GPU: how long one submission of a prompt may take, in milliseconds, so that the application can draw
     /// between two of them. The library measures each piece of a prompt and cuts the next into fewer layers and rows;
-    /// the first one may exceed the limit. A decode step is always one submission. 0: 50.
+    /// the first piece may exceed the limit. A decode step is always one submission. 0: 50.
     uint32_t max_submit_ms = 0;
-    /// What a model and a session may take together; on a GPU, all models and sessions of the device. 0: what the
-    /// driver or the system reports as free.
+    /// Memory that a model and a session may take together; on a GPU, that all models and sessions of the device may
+    /// take. 0: what the driver or the system reports as free.
     size_t memory_limit_bytes = 0;
     Span<const std::byte> pipeline_cache;  ///< bytes from Device::pipeline_cache(), or empty
     Allocator allocator;
@@ -270,7 +270,7 @@ class AUSPEX_API Device {
 // --------------------------------------------------------------------------------------- model
 
 /// How a conversation becomes prompt text. `chatml_no_think` is ChatML that opens the assistant's turn with an empty
-/// think block; `jinja` is any other template, which is run as the program that it is.
+/// think block; `jinja` is any other template, which is run as a program.
 enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth, jinja };
 
 struct ChatProgram;
@@ -280,12 +280,12 @@ struct ChatTemplate {
     ChatStyle style;
     bool enable_thinking;        ///< for requests that do not say
     bool preserve_thinking;      ///< for requests that do not say
-    bool has_preserve_thinking;  ///< knows that switch
-    bool shows_tools;            ///< and an assistant's calls
+    bool has_preserve_thinking;  ///< the template knows the switch preserve_thinking
+    bool shows_tools;            ///< shows tools and an assistant's calls
     bool element_calls;          ///< calls are elements, <function=NAME>; else JSON objects
     bool json_values;            ///< writes arguments of calls as JSON: true, null; else as Python: True, None
     std::shared_ptr<const ChatProgram> program;  ///< of ChatStyle::jinja
-    /// The template that the style is named after. One of ChatStyle::jinja comes from recognise_template().
+    /// The template that the style is named after. For ChatStyle::jinja use recognise_template().
     ChatTemplate(ChatStyle of = ChatStyle::chatml) noexcept
         : style(of),
           enable_thinking(is_qwen()),
@@ -326,16 +326,16 @@ struct LoadOptions {
     /// this file has a smaller head: drafts then use that.
     std::string mtp_file;
     Span<const std::byte> mtp_bytes;
-    /// On a GPU: the first layers, this many, keep their experts in the system's memory, where the GPU reads them:
-    /// slower, same text. -1: as few as needed for the weights and a session with default options to fit the device's
-    /// memory (memory_limit_bytes, or what the driver reports as free); 0 if everything fits.
+    /// On a GPU: this many layers, counted from the first, keep their experts in the system's memory, where the GPU
+    /// reads them: slower, same text. -1: as few as needed for the weights and a session with default options to fit
+    /// the device's memory (memory_limit_bytes, or what the driver reports as free); none if everything fits.
     int host_expert_layers = -1;
-    /// On the CPU: a file for the weights as the processor reads them, about as large as the model; empty: none. The
-    /// first load writes it, and later ones map it: they pack nothing, and processes share that memory. A file of
-    /// another model, instruction set or version is replaced; one of another kind is refused. Where it cannot be
-    /// written a warning is logged, and the weights stay in the process's own memory. Nobody may shorten it while a
-    /// Model lives. For models loaded from a path or a descriptor; changes of their files are told by size, time and
-    /// samples.
+    /// On the CPU: a file for the weights in the order in which the processor reads them, about as large as the model;
+    /// empty: none. The first load writes it and later loads map it: they pack nothing, and processes share that
+    /// memory. A file for another model, instruction set or version is replaced; a file of another kind is refused. If
+    /// it cannot be written, a warning is logged, and the weights stay in the process's own memory. Nobody may shorten
+    /// it while a Model lives. For models loaded from a path or a descriptor; a change of the model's file is detected
+    /// by size, time and samples.
     std::string packed_file;
 };
 
@@ -347,7 +347,7 @@ struct FileRange {
     uint64_t bytes = 0;   ///< of the model; 0: up to the end of the file
 };
 
-/// A model that the application reads by itself: packed, encrypted, or over a network.
+/// A model that the application reads itself: packed, encrypted, or over a network.
 struct FileReader {
     uint64_t bytes = 0;  ///< of the whole model
     /// Writes up to `n` bytes of the model from `offset` on to `to`, and returns how many: fewer are fine, 0 is a
@@ -358,7 +358,7 @@ struct FileReader {
 struct EncodeOptions {
     /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
-    /// The text begins a history: put the BOS token first where the file asks for it (tokenizer.ggml.add_bos_token),
+    /// The text begins a history: put the BOS token first if the file asks for it (tokenizer.ggml.add_bos_token),
     /// unless the text begins with it. Of the supported models, those of step35 ask for it.
     bool begin = false;
 };
@@ -385,11 +385,11 @@ class AUSPEX_API Model {
     /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
     /// cost      reads the file once.
     static Result<Model> load(const Device& device, const char* path, const LoadOptions& options = {});
-    /// The same from memory. The bytes must outlive the Model and are read in place, unless their address is no
-    /// multiple of 8: then they are copied.
+    /// The same from memory. The bytes must outlive the Model and are read in place; if their address is not a multiple
+    /// of 8, they are copied.
     static Result<Model> load(const Device& device, Span<const std::byte> file, const LoadOptions& options = {});
     /// The same from a part of an open file, which is mapped as a path is. The descriptor may be closed afterwards; its
-    /// position is not used. A part whose offset is no multiple of 8 is copied. One file, not a split model.
+    /// position is not used. A part whose offset is not a multiple of 8 is copied. One file, not a split model.
     ///
     /// errors    also bad_argument: beyond the end of the file, or a pipe; unsupported: a platform without descriptors.
     static Result<Model> load(const Device& device, const FileRange& file, const LoadOptions& options = {});
@@ -404,13 +404,13 @@ class AUSPEX_API Model {
     /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end, unless options say so.
     ///
     /// errors    bad_argument: an empty Model; out_of_memory.
-    /// cost      about a microsecond per ten bytes; a word of megabytes takes some, and 20 bytes of memory per byte.
+    /// cost      about a microsecond per ten bytes; a word of megabytes takes several, and 20 bytes of memory per byte.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only, and the prompt begins
     /// a history (EncodeOptions::begin). marks: if given, gets the prompt's stops as rows, for Session::sync.
     Result<std::vector<Token>> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
-    /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so a part
-    /// of them may give a part of a character; TextStream joins them.
+    /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so the
+    /// bytes may begin or end within a character; TextStream joins them.
     ///
     /// errors    bad_argument: an empty Model; out_of_memory.
     Result<std::string> decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
@@ -419,7 +419,7 @@ class AUSPEX_API Model {
 
     /// The exact text of the model's chat template for this conversation.
     ///
-    /// errors    bad_argument: what the template itself would refuse, in its own words.
+    /// errors    those of render_chat().
     Result<ChatPrompt> render(const ChatRequest& request) const;
     /// A readable listing: tensors by type and the operations of each tape.
     std::string describe_plan() const;
@@ -462,9 +462,9 @@ struct FileInfo {
 };
 /// Reads the header of a GGUF file; of a split model, of every shard.
 ///
-/// options   mtp and mtp_file count; the rest is ignored.
+/// options   mtp and mtp_file are used; the rest is ignored.
 /// errors    not_found, io_error, bad_file, unsupported, bad_argument: as for Model::load. A readable file of a model
-///           that cannot run is no error: see plan_status.
+///           that cannot run is not an error: see plan_status.
 /// cost      one pass over the metadata; no weight is read.
 AUSPEX_API Result<FileInfo> read_file_info(const char* path, const LoadOptions& options = {});
 
@@ -477,7 +477,8 @@ class AUSPEX_API Vocabulary {
     /// errors    those of read_file_info(); bad_file, unsupported: the file's tokenizer.
     static Result<Vocabulary> load(const char* path);
     uint32_t n_token() const;
-    /// As the methods of Model with these names.
+    /// These work as the methods of Model with the same names.
+    ///
     /// errors    bad_argument: an empty handle.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     Result<std::string> decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
@@ -491,7 +492,7 @@ class AUSPEX_API Vocabulary {
 
 // ---------------------------------------------------------------------------------------- chat
 
-/// One argument of a tool call. `json`: `value` is JSON text, its numbers as they were written; else a plain string.
+/// One argument of a tool call. If `json`, `value` is JSON text, its numbers as they were written; else a plain string.
 struct ToolArgument {
     std::string name, value;
     bool json = false;
@@ -511,7 +512,7 @@ struct ChatMessage {
     std::string role;  ///< system, user, assistant or tool; with ChatStyle::jinja also what else the template knows
     std::string content;
     std::vector<ContentPart> parts;  ///< replaces `content` unless empty
-    std::string reasoning;           ///< assistant only; without has_reasoning it is taken from <think> in the content
+    std::string reasoning;           ///< assistant only; without has_reasoning, what <think> in the content holds
     bool has_reasoning = false;
     std::vector<ToolCall> tool_calls;
     /// Other members that a template of ChatStyle::jinja may read, such as name and tool_call_id. Other styles read
@@ -551,7 +552,7 @@ struct ChatPrompt {
         bool pinned = false;       ///< the end of the system part
     };
     std::vector<Piece> pieces;
-    std::vector<Stop> stops;       ///< the ends of system part, last user message and last message, of ChatML's turns
+    std::vector<Stop> stops;       ///< ends of the system part, last user message and last message, in ChatML's turns
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -565,13 +566,13 @@ struct ChatPrompt {
 /// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
 /// errors          bad_argument: what the template refuses, in its own words and with the place; tools that it does not
 ///                 show; with ChatML also tool calls and images; a style out of range. out_of_memory.
-/// cost            linear in the text with the styles that have names; else what the template's program does.
+/// cost            linear in the text with the named styles; else that of the template's program.
 AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);
-/// A template in the language Jinja, as models hold it: the style that is this template to the letter, or a program.
-/// bos_token and eos_token are empty in it; those of a model's own template are that model's.
+/// Reads a Jinja template, as model files hold it: gives the style that equals this template exactly, or a program.
+/// bos_token and eos_token are empty in it; in a model's own template they are the model's.
 ///
-/// note      if given: emptied for a template that is followed exactly; else says what it lacks, or why it cannot be
-///           run and what is used instead.
+/// note      if given: empty if the template is followed exactly; else says what it lacks, or why it cannot be run and
+///           what is used instead.
 AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
@@ -580,12 +581,13 @@ struct ChatReply {
     std::vector<ToolCall> tool_calls;
 };
 /// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
-/// the thinking is left out, and in a reply with calls that before a call and at the end. Of a parameter that a call
-/// gives twice the last value counts. Each invalid UTF-8 byte becomes U+FFFD.
+/// the thinking is left out; in a reply with calls, so is white space before a call and at the end. If a call gives a
+/// parameter twice, the last value counts. Each invalid UTF-8 byte becomes U+FFFD.
 ///
 /// inside_thinking   as in ChatPrompt.
-/// tools             JSON objects as in ChatRequest. An argument that they allow to be a string alone is that, as it
-///                   is, one that may also be null is null if it is `null` or `None`; others are JSON if they parse.
+/// tools             JSON objects as in ChatRequest. An argument that can only be a string by its schema is taken as it
+///                   is written; one that may also be null is null if the text is `null` or `None`; any other is JSON
+///                   if it parses.
 /// errors    out_of_memory.
 /// cost      linear.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
@@ -599,7 +601,7 @@ struct ReplyEvent {
         call_begin,      ///< text: the name of the tool
         call_arguments,  ///< text: more of the arguments. All of a call together are one JSON object
         call_end,        ///< the call is complete: now it may be made
-        call_dropped,    ///< the call is malformed: it is none, and follows as text
+        call_dropped,    ///< the call is malformed: it must not be made, and follows as text
     };
     Kind kind = Kind::text;
     uint32_t i_call = 0;  ///< which call, counted from 0
@@ -608,10 +610,10 @@ struct ReplyEvent {
 
 /// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
 /// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
-/// tag or a call, is white space that may be the end, or an unfinished character: a piece is whole characters. A
-/// declared string argument is passed on as it arrives, one that may also be null once it cannot be, others when they
-/// are complete. A parameter that a call gives twice is a repeated key in the JSON of its events: the last one counts.
-/// Can be moved, not copied.
+/// tag or a call, is white space that may be the end, or is an unfinished character: the text of an event is whole
+/// characters. An argument that can only be a string is passed on as it arrives, one that may also be null once it
+/// cannot be null, any other when it is complete. If a call gives a parameter twice, the JSON of its events repeats the
+/// key: the last one counts. Can be moved, not copied.
 class AUSPEX_API ReplyStream {
   public:
     ReplyStream() noexcept;
@@ -620,11 +622,11 @@ class AUSPEX_API ReplyStream {
     ~ReplyStream();
     ReplyStream(ReplyStream&&) noexcept;
     ReplyStream& operator=(ReplyStream&&) noexcept;
-    /// text      what TextStream::push() returned, or any other piece.
-    /// errors    bad_argument: an empty ReplyStream, or a finished one; out_of_memory: begin again.
+    /// text      what TextStream::push() returned, or any other piece of the reply.
+    /// errors    bad_argument: an empty ReplyStream, or a finished one. out_of_memory: start over with a new one.
     /// cost      linear in the text over all calls together.
     Result<std::vector<ReplyEvent>> push(std::string_view text);
-    /// What was held back. Calls in a thinking block that was never closed come here.
+    /// The text held back, at the end of the reply. Calls in a thinking block that was never closed come here.
     Result<std::vector<ReplyEvent>> finish();
     /// What the events have said so far; after finish() the whole reply.
     const ChatReply& reply() const;
@@ -639,8 +641,8 @@ class AUSPEX_API ReplyStream {
 };
 
 /// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
-/// reasoning_content if there is any or the content holds </think>, which a template would take for the end of it, and
-/// tool_calls if there are any. Each invalid UTF-8 byte becomes U+FFFD.
+/// tool_calls if there are any, and reasoning_content if there was thinking or the content holds </think> (which a
+/// template would otherwise take for the end of thinking). Each invalid UTF-8 byte becomes U+FFFD.
 ///
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
@@ -650,16 +652,16 @@ AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
 struct SchemaOptions {
     /// Leave out keywords that cannot be expressed, instead of refusing the schema; Grammar::ignored() lists them.
     bool ignore_unsupported = false;
-    /// Members of an object may come in any order. Off: as the schema lists them, members that it does not name after
-    /// them. That is how models write, and much of it is then known in advance.
+    /// Members of an object may come in any order. Off: in the order of the schema, then members that it does not name.
+    /// Models write in this order, and much of the text is then known in advance.
     bool any_order = false;
     /// Allow a blank, or one or two line breaks with indentation, between tokens. Off: no white space.
     bool white_space = true;
 };
 
 enum class ToolChoice {
-    automatic,  ///< text, and calls after it if the model opens one
-    required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
+    automatic,  ///< text, then calls if the model opens one
+    required,   ///< a call, and no text before it. Thinking is unconstrained, unless the prompt has closed it
 };
 struct ToolOptions {
     /// Says how calls are written (element_calls). ModelInfo::chat_template is the model's.
@@ -668,11 +670,12 @@ struct ToolOptions {
     std::string name;              ///< unless empty, calls are of this tool only
     bool inside_thinking = false;  ///< as in ChatPrompt
     bool parallel = true;          ///< more than one call
-    /// As in SchemaOptions; any_order is also that of the arguments.
+    /// As in SchemaOptions; any_order also applies to the arguments of a call.
     bool any_order = false;
     bool ignore_unsupported = false;
-    /// Unless empty, a JSON Schema: a reply is either calls or JSON that is valid against it, and has no other text. As
-    /// for from_json_schema(), and all of its keywords count. With ToolChoice::required a reply is calls.
+    /// Unless empty, a JSON Schema as for from_json_schema(): a reply is either calls or JSON that is valid against it,
+    /// and has no other text. All of its keywords are enforced or refused, whatever ignore_unsupported says. With
+    /// ToolChoice::required a reply is calls.
     std::string answer;
 };
 
@@ -696,25 +699,25 @@ class AUSPEX_API Grammar {
     static Result<Grammar> from_regex(std::string_view pattern);
     /// The JSON texts that are valid against a JSON Schema (draft 4 to 2020-12). `format` is checked for date, time,
     /// date-time, duration, email, hostname, ipv4, ipv6, uuid and uri; other formats are ignored. Patterns match
-    /// strings in which only what JSON asks to escape is escaped. What the grammar allows is always valid.
+    /// strings that escape only what JSON requires. What the grammar allows is always valid.
     ///
     /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that cannot be expressed
     ///           exactly (uniqueItems, unevaluated*, $ref to elsewhere, some forms of not). The text begins with the
     ///           JSON pointer and the keyword. out_of_memory.
     /// cost      a millisecond for an ordinary schema, at most about 100.
     static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
-    /// Replies with tool calls: free thinking, text, then calls whose arguments are valid against the schema of the
-    /// tool. parse_reply() finds every call in them. Where the model's vocabulary has control tokens for the tags, the
-    /// tags may be these or spelled out. Free text contains neither of the tags that open a call or thinking.
+    /// Replies with tool calls: unconstrained thinking, text, then calls whose arguments are valid against the schema
+    /// of the tool. parse_reply() finds every call in them. If the model's vocabulary has control tokens for the tags,
+    /// a tag may be that token or spelled out. The text contains no tag that opens a call or thinking.
     ///
     /// tools     JSON objects as in ChatRequest: {"type": "function", "function": {"name", "parameters"}}, or the inner
-    ///           one.
-    /// errors    bad_argument: no tool or none of this name, two of one name, or a schema that is none; unsupported: as
+    ///           object alone.
+    /// errors    bad_argument: no tool, none of this name, two of the same name, or an invalid schema. unsupported: as
     ///           from_json_schema(), or a name that cannot be written. The text names the tool. out_of_memory.
     /// cost      that of from_json_schema() for each tool.
     static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
-    /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
-    /// After from_tools() each begins with the name of the tool. The view is valid while a copy of this Grammar is.
+    /// What from_json_schema() left out, as "#/properties/a: uniqueItems", including formats that it does not know.
+    /// After from_tools() each begins with the name of the tool. The view is valid while a copy of this Grammar exists.
     Span<const std::string> ignored() const noexcept;
 
     explicit operator bool() const { return impl_ != nullptr; }
@@ -729,7 +732,7 @@ class AUSPEX_API Grammar {
 // --------------------------------------------------------------------------------- constraints
 
 /// A rule of the application's own over tokens. Its answers must depend on the arguments alone: it is asked about a
-/// text more than once, and about shorter ones after longer ones.
+/// text more than once, and about shorter texts after longer ones.
 ///
 /// thread    those of the Sessions that use it. It must not call them.
 class AUSPEX_API TokenRule {
@@ -738,8 +741,9 @@ class AUSPEX_API TokenRule {
     /// Whether `id` may follow `text`, the tokens since the constrained text began. Tokens that end a generation are
     /// asked about like any other.
     virtual bool allows(Span<const Token> text, Token id) const = 0;
-    /// Clears the bits of the tokens that may not follow `text`: bit id % 32 of word id / 32. All of the vocabulary's
-    /// are set. Called where allows() refused the model's choice. Unless overridden: asks allows() for each token.
+    /// Clears the bits of the tokens that may not follow `text`: bit id % 32 of word id / 32. Before the call the bits
+    /// of the whole vocabulary are set. Called where allows() refused the model's choice. Unless overridden, asks
+    /// allows() for each token.
     virtual void filter(Span<const Token> text, Span<uint32_t> bits) const;
 };
 
@@ -756,9 +760,11 @@ class AUSPEX_API Constraint {
     Constraint() = default;
     /// The texts of a grammar.
     ///
-    /// model     whose vocabulary spells them. A Session on another Model of the same vocabulary may use it, too.
+    /// model     whose vocabulary spells the texts. Sessions on other Models with the same vocabulary may use the
+    ///           Constraint, too.
     /// errors    bad_argument: an empty Model or Grammar, a control token that the vocabulary does not have, a grammar
-    ///           that it cannot spell, or a vocabulary without a token that ends a generation. out_of_memory.
+    ///           that the vocabulary cannot spell, or a vocabulary without a token that ends a generation.
+    ///           out_of_memory.
     /// cost      0.3 s and 36 MB for the first Constraint of a Model with 248,000 tokens, then less than 5 ms.
     static Result<Constraint> create(const Model& model, const Grammar& grammar);
     /// The texts that a rule of the application allows.
@@ -768,7 +774,7 @@ class AUSPEX_API Constraint {
     static Result<Constraint> create(const Model& model, TextRule rule);
 
     explicit operator bool() const { return impl_ != nullptr; }
-    /// The same, not just alike.
+    /// True for copies of one Constraint, not for two made alike.
     friend bool operator==(const Constraint& a, const Constraint& b) { return a.impl_ == b.impl_; }
     friend bool operator!=(const Constraint& a, const Constraint& b) { return !(a == b); }
 
@@ -806,14 +812,14 @@ struct Sampling {
     uint32_t penalty_window = 64;  ///< how many of the last tokens count as seen; at most 4096
     uint64_t seed = 0;
     /// Tokens that it refuses are not sampled. The filters see the model's own distribution; only if none of the tokens
-    /// that they keep is allowed, they are applied to the allowed ones alone. Tokens that end a generation are allowed
-    /// where the constrained text is complete, and nothing else where it cannot go on.
+    /// that they keep is allowed are they applied to the allowed ones alone. Tokens that end a generation are allowed
+    /// where the constrained text is complete, and are the only ones where it cannot continue.
     Constraint constraint;
-    /// The token of the history at which the constrained text begins, at most its length. kFromHere: the end of the
-    /// history when next() is first called with this constraint; sync() that only takes tokens of the constrained text
-    /// back goes on with it, any other sync(), restore() and load() let it begin anew.
+    /// The index of the history's token at which the constrained text begins, at most the history's length. kFromHere:
+    /// the end of the history when next() is first called with this constraint. A sync() that only takes back tokens of
+    /// the constrained text continues it; after any other sync(), restore() or load() it begins anew.
     size_t constrained_from = kFromHere;
-    /// Several of one id add up. With more than 1024 the host samples, also where the device could: slower on a GPU.
+    /// Several for one id add up. With more than 1024 biases the host samples: slower on a GPU.
     std::vector<LogitBias> logit_bias;
 
     friend bool operator==(const Sampling& a, const Sampling& b) {
@@ -833,7 +839,7 @@ enum class Draft {
     off,
     mtp,     ///< the model's MTP block
     lookup,  ///< what followed the last tokens where they occurred before
-    /// Both: before each pass the one that promises more; at a fixed depth lookup where it has a long match.
+    /// Both: before each pass the source that promises more; at a fixed depth, lookup where it has a long match.
     mtp_lookup,
     best,  ///< mtp_lookup if the model has an MTP block, else lookup
 };
@@ -844,21 +850,21 @@ constexpr uint32_t kMaxDraft = 8;
 struct DraftOptions {
     Draft source = Draft::off;
     /// Tokens drafted in each pass, 0..kMaxDraft. -1: chosen before each pass from measurements, so that drafting is
-    /// never more than 2 % slower than plain decoding, but for a dozen steps in a session's life while it learns; see
-    /// Session::draft_report().
+    /// never more than 2 % slower than plain decoding, apart from a dozen steps in a session's life in which it learns;
+    /// see Session::draft_report().
     int depth = -1;
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
-    float min_probability = 0;  ///< stop drafting where the MTP block gives its choice less than this: 0..1
+    float min_probability = 0;  ///< stop drafting where the MTP block's choice has less probability than this: 0..1
     uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all
-    /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or as many as
-    /// the vocabulary has or more: the model's own head. Takes a copy of these rows.
+    /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or at least the
+    /// size of the vocabulary: the model's own head. Takes memory for a copy of these rows.
     uint32_t n_vocab = 0;
     std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
     bool vocab_by_use = false;  ///< instead, at each sync(), the n_vocab ids that this session's texts used most
 };
 
-/// How keys and values are kept: 16, 8.5, 4.5, 5 or 32 bits a value, rounded as the GGUF types of these names. f32
-/// rounds nothing, for comparing with float32 implementations; only the CPU has it.
+/// How keys and values are kept: in 16, 8.5, 4.5, 5 or 32 bits per value, rounded as the GGUF types of these names. f32
+/// rounds nothing, for comparison with float32 implementations; only the CPU has it.
 enum class KvType { f16, q8_0, q4_0, q4_1, f32 };
 
 constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, MTP blocks included
@@ -910,14 +916,14 @@ struct MemoryPlan {
     uint64_t session_bytes = 0;  ///< taken by Session::create
     uint64_t file_bytes = 0;     ///< read in place; not part of the total
     uint64_t total_bytes = 0;    ///< weight_bytes + session_bytes
-    /// Of the total, not counted by the limit: experts in the system's memory and, on a GPU, checkpoints.
+    /// The part of the total that the limit does not count: experts in the system's memory and, on a GPU, checkpoints.
     uint64_t pinned_bytes = 0;
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
-    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, checkpoints aside
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, apart from checkpoints
     uint64_t checkpoint_bytes = 0;     ///< of session_bytes: SessionOptions::checkpoint_bytes, in host memory
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
-    /// memory_limit_bytes, on a GPU less what other models and sessions hold; or what is free and held by the loaded
-    /// model; 0: not known.
+    /// memory_limit_bytes, on a GPU less what other models and sessions hold; without a limit, the free memory and what
+    /// the loaded model holds; 0: not known.
     uint64_t limit_bytes = 0;
     bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or it is not known
     std::vector<LayerWindow> windows;  ///< of every attention layer
@@ -935,32 +941,31 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
-    /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units if the
-    /// session fits with it and there is no kv_budget_bytes, else 512. Below 64 it may change logits in their last
-    /// bits.
+    /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units, if the
+    /// session fits and kv_budget_bytes is 0; else 512. Values below 64 may change logits in their last bits.
     uint32_t n_ubatch = 0;
-    /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and so does attention
-    /// on matrix units. With this they do not: products take two halves for each value, attention adds in floats.
-    /// docs/SPEED.md has the errors and what it costs. No effect on steps and on the CPU.
+    /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and attention on
+    /// matrix units rounds as well. With exact_prompts they do not: products use two halves for each value, attention
+    /// adds in floats. docs/SPEED.md has the errors and the cost. No effect on steps or on the CPU.
     bool exact_prompts = false;
     Progress progress;                              ///< in a prefill before each n_ubatch rows and at 1; in score()
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
     /// 2/5 of the attention layers see everything, the others get a window with 4 sinks: the largest power of two, at
-    /// least 1024, that fits. If none does, fewer layers see everything, and finally none, with windows down to 64.
+    /// least 1024, that fits. If none fits, fewer layers see everything, and finally none, with windows down to 64.
     uint64_t kv_budget_bytes = 0;
     /// Host memory for checkpoints: recurrent states, and rows of branches that are not live. sync() goes back to them
-    /// where a history was edited or another branch continues. Taken at once, backed by the system as it is used. 0:
-    /// only the live history is kept, and an edit computes everything again.
+    /// where a history was edited or another branch continues. Reserved by create(); the system provides pages as they
+    /// are used. 0: only the live history is kept, and an edit computes everything again.
     uint64_t checkpoint_bytes = kDefaultCheckpoints;
     /// Called once per timeline for each layer with a window, when the window is full.
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
-    /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
-    /// stops at an end token or a full context by itself. A caller who stops elsewhere computes rows again: those since
-    /// the last checkpoint for another text, all of the history for another Sampling. No effect on the text or on the
-    /// CPU, nor while there is a constraint or drafts of lookup promise more.
+    /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the latency between host and device. The device
+    /// stops at an end token or a full context by itself. A caller that stops elsewhere, or changes the Sampling,
+    /// computes the rows since the last checkpoint again. No effect on the text, on the CPU, or while there is a
+    /// constraint or drafts of lookup promise more.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -975,7 +980,7 @@ struct Stats {
     uint64_t memory_bytes = 0;         ///< held by this session
     std::vector<LayerWindow> windows;  ///< of every attention layer; window 0: it sees everything
     std::string window_rule;           ///< how kv_budget_bytes was met; else empty
-    // Drafting. A cycle is one pass of next(): 1 + n rows that verify n drafts.
+    // Drafting. A cycle is one pass of next(): 1 + n rows, which verify n drafts.
     uint64_t cycles[kMaxDraft + 1] = {};  ///< by the number of drafts verified
     uint64_t drafted[kMaxDraft] = {};     ///< drafts verified, by place in the cycle
     uint64_t accepted[kMaxDraft] = {};    ///< of those, the drafts that were kept
@@ -983,20 +988,20 @@ struct Stats {
 };
 
 /// A row of a prompt at which later prompts are likely to differ: the end of the system part or of the last user
-/// message. sync() keeps the state there. To ask for several answers to one prompt, add a mark at its last row, so that
+/// message. sync() keeps the state there. To get several answers to one prompt, add a mark at its last row, so that
 /// this row alone is computed again.
 struct Mark {
-    size_t row = 0;       ///< this many rows come before it
-    bool pinned = false;  ///< given up last
+    size_t row = 0;       ///< the number of rows before it
+    bool pinned = false;  ///< its checkpoint is given up last
 };
 
 /// Why sync() computed the rows that it did.
 enum class SyncReason : uint8_t {
     unchanged,   ///< nothing is computed
-    appended,    ///< the live history goes on
+    appended,    ///< the new history continues the live one
     resumed,     ///< the live rows or a checkpoint end exactly where the known text does
     checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
-    given_up,    ///< the same, and a nearer checkpoint was given up for the budget or because a copy failed
+    given_up,    ///< the same; a nearer checkpoint was given up for the budget or because a copy failed
     no_state,    ///< a known text, but no checkpoint of it was kept
     new_text,    ///< nothing in common with any known text
 };
@@ -1017,7 +1022,7 @@ struct SyncReport {
 /// A history and its state as bytes, for a Session of the same model and options.
 struct Snapshot {
     std::vector<std::byte> bytes;
-    size_t n_token = 0;  ///< of the history. For people: restore() reads the bytes alone
+    size_t n_token = 0;  ///< of the history; for information: restore() reads only the bytes
 };
 
 /// What Session::save(path) wrote.
@@ -1036,9 +1041,9 @@ struct SessionFile {
     std::vector<std::byte> note;  ///< the application's own bytes, as they were given to save()
     bool recovered = false;       ///< the last save was cut short by a crash; this is the one before it
 };
-/// Reads that of a file without loading it: for the size of a context, or for a list of conversations.
+/// Reads these of a file without loading the conversation: to choose n_context, or to list conversations.
 ///
-/// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: no path, or no
+/// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: no path, or not a
 ///           regular file.
 /// cost      reads the index, the tokens and the note.
 AUSPEX_API Result<SessionFile> read_session_file(const char* path);
@@ -1059,7 +1064,7 @@ class AUSPEX_API Session {
     ///           out_of_memory: the text says how much was needed and which options would take less.
     static Result<Session> create(const Model& model, const SessionOptions& options = {});
 
-    /// What create() would take, to the byte, and the weights with it. Takes nothing.
+    /// What create() would take, to the byte, and what the weights take. Allocates none of it.
     ///
     /// errors    those of create() except out_of_memory; unsupported: this kind of device cannot tell.
     static Result<MemoryPlan> plan(const Model& model, const SessionOptions& options = {});
@@ -1073,10 +1078,10 @@ class AUSPEX_API Session {
     /// marks     rows of it at which to keep a checkpoint, as Model::encode gives them for a prompt; in any order.
     /// returns   the rows computed and reused, and why.
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
-    ///           names both numbers). device_lost: move_to() goes on; then sync() again.
+    ///           names both numbers). device_lost: call move_to(), then sync() again.
     ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept.
-    /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
-    ///           the last next() can be taken back.
+    /// cost      one prefill of the rows that no checkpoint covers, and copies of the rows and states that it goes back
+    ///           to. Tokens of the last next() are taken back without computing any row.
     Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
 
     /// Samples the next token, or several when drafting, and appends them to the history.
@@ -1085,25 +1090,26 @@ class AUSPEX_API Session {
     ///           ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, a sampling value out of range, a constraint for another vocabulary, or a
     ///           constrained text that has ended or cannot go on.
-    ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
-    ///           before the call; move_to() goes on with it.
-    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text, and every 512
-    ///           tokens the record of a checkpoint, whose bytes have their place.
+    ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: the history
+    ///           is as before the call; move_to() continues it.
+    /// cost      one step of the model. Allocates nothing but what a constraint remembers of its text and, every 512
+    ///           tokens, the record of a checkpoint; the memory of the checkpoint itself is already reserved.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
     /// The logits of the token after the history, before bias and penalties, for applications that sample by
-    /// themselves: sync() with the history and the chosen token appends it. next() may be called as well, and gives
-    /// what it would have given.
+    /// themselves: sync() with the history and the chosen token appends it. next() may be called afterwards and gives
+    /// what it would have given without this call.
     ///
     /// returns   ModelInfo::n_vocab values; the view is valid until the next call.
     /// errors    bad_argument: no history yet. cancelled, device_lost: as next().
-    /// cost      one step of the model where the last token was not run yet; on a GPU a copy to the host.
+    /// cost      one step of the model if the last token has not been run yet; on a GPU a copy to the host.
     Result<Span<const float>> logits();
 
-    /// Stops sync(), next(), move_to() and score(): a running one returns cancelled before its next step, others at
-    /// once, until cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
+    /// Stops sync(), next(), logits(), move_to(), score() and score_mtp(): a running call returns cancelled before its
+    /// next step, and later calls return it at once, until cancel(false). Computed steps are kept: the next sync()
+    /// continues from there.
     ///
-    /// thread    any, at any time but while the Session object itself is moved or destroyed; a signal handler, too.
+    /// thread    any, at any time except while the Session object itself is moved or destroyed; also a signal handler.
     void cancel(bool on = true) noexcept;
 
     /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
@@ -1114,8 +1120,8 @@ class AUSPEX_API Session {
     /// Every token so far. The view is valid until the next call.
     Span<const Token> history() const;
 
-    /// The history and its state as bytes. A session that restores them has this history and goes on as this one does,
-    /// bit for bit.
+    /// The history and its state as bytes. A session that restores them has this history and continues as this one
+    /// does, bit for bit.
     ///
     /// errors    out_of_memory, device_lost.
     Result<Snapshot> save() const;
@@ -1123,79 +1129,83 @@ class AUSPEX_API Session {
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
     ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads,
-    ///           n_context, n_ubatch and exact_prompts may differ. out_of_memory, device_lost. The history is kept, in
-    ///           these cases without its rows: they are computed again when they are needed. A checksum finds
-    ///           accidents, not forgeries: restore only snapshots from where you trust.
+    ///           n_context, n_ubatch and exact_prompts may differ. out_of_memory, device_lost: the rows of the history
+    ///           are computed again when they are needed. The history itself stays in all of these cases. A checksum
+    ///           finds accidents, not forgeries: restore only snapshots from a source that you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
-    /// goes on as this one does, bit for bit. A new file is written beside `path`, synced and renamed, so that `path`
-    /// has the old or the new conversation at any moment. Where this session saved to the same path or loaded from it
-    /// last, only what changed is appended; once more than half of the file is out of date it is written anew.
+    /// continues as this one does, bit for bit. A new file is written beside `path`, synced and renamed, so that `path`
+    /// holds the old or the new conversation at any moment. If this session last saved to the same path or loaded from
+    /// it, only what changed is appended; once more than half of the file is out of date, it is written anew.
     ///
-    /// path      UTF-8. A file that another Session saves to at the same time, here or in another process, has the
-    ///           content of one of the two. A symbolic link is followed (on Windows, replaced by a new file).
-    /// note      bytes of the application, at most kMaxNoteBytes: load() gives them back. For what the tokens do not
-    ///           say, such as the messages of a chat.
+    /// path      UTF-8. If another Session, here or in another process, saves to the file at the same time, the file
+    ///           holds the conversation of one of the two. A symbolic link is followed (on Windows, replaced by a new
+    ///           file).
+    /// note      bytes of the application, at most kMaxNoteBytes; load() returns them. For what the tokens do not say,
+    ///           such as the messages of a chat.
     /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;
     ///           io_error: no permission, a full disk; out_of_memory, device_lost. The file and the session are as
     ///           before, and no temporary file is left.
     /// cost      waits for the disk. Allocates 1 MiB and an index.
     Result<SaveReport> save(const char* path, Span<const std::byte> note = {}) const;
-    /// Makes the conversation of a file the history, and its checkpoints those of this session, as far as
-    /// checkpoint_bytes has room. What was live before is kept as a branch.
+    /// Makes the conversation of a file the history, and takes over its checkpoints as far as checkpoint_bytes has
+    /// room. The history that was live before is kept as a branch.
     ///
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
     ///           windows or KV formats (the text names both). The number of threads, drafting, n_context, n_ubatch
-    ///           and exact_prompts may differ. Everything is checked before the session changes. Should a disk or a
-    ///           device fail after that, the history stays and its rows are computed again when they are needed. A
-    ///           checksum finds accidents, not forgeries: load only files from where you trust.
+    ///           and exact_prompts may differ. Everything is checked before the session changes. If a disk or a device
+    ///           fails after that, the history stays and its rows are computed again when they are needed. A checksum
+    ///           finds accidents, not forgeries: load only files from a source that you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 
     /// A second session of the same Model and options at the same row, which continues independently: both give the
     /// text that this one would have given. Checkpoints, the draft depth and what was learned about drafting are
-    /// copied, statistics begin at zero; the same callbacks are called, on the thread that uses the fork.
+    /// copied; statistics begin at zero. The fork calls the same callbacks, on the thread that uses the fork.
     ///
     /// errors    out_of_memory, device_lost. This session goes on as before.
     /// cost      the memory of one more session, as plan() states it, and a copy of rows, state and checkpoints: on a
     ///           GPU within its memory, checkpoints in host memory. Computes no row of the trunk. Waits for cycles that
-    ///           are queued ahead. Tokens of the last next() can no longer be taken back for nothing, here and there.
+    ///           are queued ahead. After it, taking back tokens of the last next() costs rows, in both sessions.
     /// thread    the fork may be used on another thread as soon as it is returned.
     Result<Session> fork() const;
 
     /// Continues on another Model of the same weights, loaded on the same or another device: after device_lost, or to
-    /// leave a device that is still good. History, options, sampling, statistics and callbacks stay. The old Model is
-    /// let go of, and its memory freed.
+    /// leave a device that still works. History, options, sampling, statistics and callbacks stay. The session releases
+    /// the old Model; its memory is freed when no other handle holds it.
     ///
-    /// After a loss the history is what the calls that succeeded made it: the last sync(), and every token that next()
-    /// returned. A sync() that failed is to be called again. On a device of the same name and kind the text goes on
-    /// with the same bits; between kinds of devices it goes on as in a new session that is given the history.
+    /// After a loss the history is as the successful calls left it: the last sync(), and every token that next()
+    /// returned. Call a sync() that failed again. On a device of the same name and kind the text continues with the
+    /// same bits; on another kind of device it continues as in a new session that is given the history.
     ///
-    /// returns   rows reused: a device of the same name and kind takes them from one that still answers. Rows computed:
-    ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
-    ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
+    /// returns   rows reused: those copied from a device that still answers to one of the same name and kind. Rows
+    ///           computed: after a loss every row, because keys and values were on the lost device; checkpoints in host
+    ///           memory stay valid. Between kinds of devices every row, and only checkpoints of marks are made again.
     /// errors    bad_argument: an empty Model, or other weights or hyperparameters. unsupported: an option that the
-    ///           device does not have. out_of_memory, device_lost (the new device), cancelled. The session is as
+    ///           device does not support. out_of_memory, device_lost (the new device), cancelled. The session is as
     ///           before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);
 
-    /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
+    /// The oldest position, apart from sinks, that the next row sees in this attention layer; 0 without a window.
     ///
     /// errors    bad_argument: this layer keeps no keys; the text lists the layers that do.
     Result<size_t> first_visible(uint32_t layer) const;
 
     /// Counts since create() or clear_stats().
     Stats stats() const;
-    /// Starts counting from zero, so that stats() and draft_report() describe one request. What was learned stays.
+    /// Starts counting from zero, so that stats() and draft_report() describe one request. What was learned about
+    /// drafting stays.
     void clear_stats();
 
     /// The measured costs of drafting, so that a later session need not measure again. They are valid for the same
     /// device, driver, model, windows and KV formats, whose names they contain.
     std::vector<std::byte> save_costs() const;
+    /// Takes over costs that save_costs() gave.
+    ///
     /// errors    bad_argument: of another device, driver, model or option (the text names both). bad_file: damaged.
     ///           Nothing is changed then.
     Status load_costs(Span<const std::byte> costs);
@@ -1208,7 +1218,7 @@ class AUSPEX_API Session {
     /// Receives one row of logits [n_vocab]; the view is valid during the call.
     using RowSink = std::function<void(size_t position, Span<const float> logits)>;
     /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`;
-    /// checkpoints of the text before stay.
+    /// checkpoints of earlier texts stay.
     ///
     /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: by cancel()
     ///           or the progress callback; the history is `ids` all the same.
@@ -1219,16 +1229,17 @@ class AUSPEX_API Session {
     /// errors    as score(); unsupported: no MTP block is loaded.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
-    /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows as a cycle runs them, more, up
-    /// to n_ubatch, as a piece of a prompt. Empties the history as sync() does.
+    /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows run as in a cycle, more (up to
+    /// n_ubatch) as in a piece of a prompt. Empties the history, as an empty sync() does.
     ///
-    /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
+    /// errors    bad_argument: more rows or tokens than the session holds. unsupported: the CPU, or a GPU without
+    ///           timestamps.
     /// cost      about ten such steps.
     Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
-    /// Counts what a GPU is given for one step. Runs nothing; the history stays.
+    /// Counts what is dispatched to a GPU for one step. Runs nothing; the history stays.
     ///
-    /// n_row     1..9: a decoding step, with the logits of all rows. Up to n_ubatch: a prefill step, without logits;
-    ///           0 means n_ubatch.
+    /// n_row     1..9: a decoding step, with the logits of all rows. More, up to n_ubatch: a prefill step, without
+    ///           logits; 0 means n_ubatch.
     /// errors    bad_argument: more rows than a step may have. unsupported: the CPU.
     /// cost      a few milliseconds; allocates.
     Result<StepCounts> count_step(uint32_t n_row) const;
@@ -1269,8 +1280,9 @@ class AUSPEX_API TextStream {
     std::unique_ptr<Impl> impl_;
 };
 
-/// Finds stop strings in text that comes in pieces: for those that end a reply only where its content has them, which
-/// ReplyStream tells from thinking and calls. TextStream looks for its own in the whole text. Can be moved, not copied.
+/// Finds stop strings in text that comes in pieces. Use it for stop strings that end a reply only where they occur in
+/// its content: ReplyStream separates the content from thinking and calls. TextStream looks for its own stop strings in
+/// the whole text. Can be moved, not copied.
 class AUSPEX_API StopFilter {
   public:
     StopFilter() noexcept;
@@ -1279,15 +1291,15 @@ class AUSPEX_API StopFilter {
     ~StopFilter();
     StopFilter(StopFilter&&) noexcept;
     StopFilter& operator=(StopFilter&&) noexcept;
-    /// The text in which no stop string can begin any more; at the first complete one the text before it, and nothing
-    /// from then on. Of two that end at one place the longer counts.
+    /// Returns the text in which no stop string can begin any more; at the first complete stop string the text before
+    /// it, and nothing from then on. Of two that end at the same place, the longer counts.
     ///
     /// errors    bad_argument: an empty StopFilter; out_of_memory.
     /// cost      linear in the text for each stop string, over all calls together.
     Result<std::string> push(std::string_view text);
-    /// The text held back: at its end, or where something else follows. errors: as above.
+    /// Returns the text held back; call it at the end of the text, or where something else follows. errors: as above.
     Result<std::string> finish();
-    /// The stop string that ended the text, until the filter is moved or destroyed; null: none did.
+    /// The stop string that ended the text, or null. Valid until the filter is moved or destroyed.
     const std::string* found() const noexcept;
     /// False also where there was no memory to make it.
     explicit operator bool() const { return impl_ != nullptr; }
@@ -1304,8 +1316,8 @@ enum class DraftReason : uint8_t {
     none,
     cold_start,     ///< each depth is measured first
     drafting_pays,  ///< it was off
-    off_pays,
-    better_depth,
+    off_pays,       ///< plain decoding is faster
+    better_depth,   ///< another depth is faster
     probe,          ///< one pass to measure a depth again, and back
     unprofitable,   ///< with these costs no acceptance would make drafting pay
     costs_changed,  ///< costs or the context have changed since then
@@ -1320,7 +1332,7 @@ struct DepthChange {
     DraftReason reason = DraftReason::none;
 };
 
-/// What drafting did and what is known about it. Arrays are indexed by depth, or by place in the cycle from 1 on; a
+/// What drafting did and what is known about it. Arrays are indexed by depth, or by place in the cycle, from 1 on. A
 /// cycle is one pass of next(): 1 + depth rows. R(g) is the time of a cycle at depth g divided by that of a plain step;
 /// drafting pays while E(g), the expected tokens of a cycle, is above R(g).
 struct DraftReport {
@@ -1331,26 +1343,26 @@ struct DraftReport {
     uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
     // Of these, drafts made from the text: by lookup, or because a constraint left no choice.
     uint64_t text_cycles = 0;  ///< cycles that verified such drafts
-    uint64_t text_tokens = 0;  ///< that these sampled
-    uint64_t text_offers = 0;  ///< times that the text offered drafts, verified or not
-    uint64_t text_right = 0;   ///< of those, the first draft was the token that came
+    uint64_t text_tokens = 0;  ///< tokens that these cycles sampled
+    uint64_t text_offers = 0;  ///< how often the text offered drafts, verified or not
+    uint64_t text_right = 0;   ///< offers whose first draft was the token that came
     // Acceptance probes: while drafting is off, drafts of the MTP block that are only compared with the tokens that
     // came.
     uint64_t n_probe = 0, probe_rows = 0, probe_hits = 0;
     double probe_seconds = 0;
     double seconds = 0;           ///< of all cycles
     double baseline_seconds = 0;  ///< estimate for the same tokens without drafting
-    // At the present context length, of the MTP block; where there is none, of lookup with a long match. A depth that
-    // was not measured (n_sample 0) is interpolated.
+    // At the present context length, for the MTP block; without one, for lookup with a long match. Values of a depth
+    // that was not measured (n_sample 0) are interpolated.
     double cycle_seconds[kMaxDraft + 1] = {};          ///< T(g); 0: nothing is known yet
     double relative_cost[kMaxDraft + 1] = {};          ///< R(g) = T(g) / T(0)
     uint32_t n_sample[kMaxDraft + 1] = {};             ///< measurements of T(g)
     double break_even_ratio[kMaxDraft + 1] = {};       ///< accepted/drafted from which depth g pays: (R(g) - 1) / g
     double break_even_acceptance[kMaxDraft + 1] = {};  ///< the same as a conditional acceptance; above 1: cannot pay
-    double acceptance[kMaxDraft + 1] = {};             ///< chance of draft i to be accepted when those before it were
+    double acceptance[kMaxDraft + 1] = {};             ///< probability that draft i is accepted if those before it were
     double expected_tokens[kMaxDraft + 1] = {};        ///< E(g)
     uint32_t depth = 0;                                ///< of the last cycle
-    bool unprofitable = false;                         ///< off until costs or context change
+    bool unprofitable = false;                         ///< drafting is off until costs or context change
     uint64_t n_depth_change = 0;
     std::vector<DepthChange> depth_changes;  ///< the last 64, oldest first
     /// Estimated speed relative to decoding without drafts.
@@ -1363,19 +1375,19 @@ struct DraftCycle {
     uint32_t chosen = 0;     ///< depth decided on
     uint32_t depth = 0;      ///< drafts made: fewer near the end of the context, or after an early stop
     uint32_t accepted = 0;   ///< of those
-    double us = 0;           ///< of the whole cycle
-    double catch_up_us = 0;  ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
-    /// Unless 0, the drafts are what followed the last text_match tokens where they occurred before; UINT32_MAX: text
-    /// that a constraint forces. 0: they are the MTP block's.
+    double us = 0;           ///< time of the whole cycle
+    double catch_up_us = 0;  ///< part of it, in a cycle without drafts: keeping the MTP cache current, if it is timed
+    /// 0: the drafts are the MTP block's. UINT32_MAX: text that a constraint forces. Else: what followed the last
+    /// text_match tokens where they occurred before.
     uint32_t text_match = 0;
     uint32_t probe_rows = 0;  ///< of an acceptance probe by the MTP block before it
     uint32_t probe_hits = 0;
     double probe_us = 0;
     // The basis of the decision; 0 while nothing is measured.
-    double acceptance = 0;                   ///< chance of the first draft to be accepted
+    double acceptance = 0;                   ///< probability that the first draft is accepted
     double expected_tokens = 0;              ///< E(chosen)
     double relative_cost = 0;                ///< R(chosen)
-    double break_even_ratio = 0;             ///< accepted/drafted: of `chosen`, of depth 1 when that is 0
+    double break_even_ratio = 0;             ///< accepted/drafted: of `chosen`, or of depth 1 if that is 0
     DraftReason reason = DraftReason::none;  ///< unless none, the depth of the MTP block changed
 };
 
@@ -1384,15 +1396,15 @@ struct KernelTime {
     std::string name;
     uint32_t count = 0;
     double us = 0;
-    uint64_t bytes = 0;  ///< the least weights and state that had to move
+    uint64_t bytes = 0;  ///< of weights and state that had to be read or written at least
 };
 
-/// What a GPU is given for one step.
+/// What is dispatched to a GPU for one step.
 struct StepCounts {
     uint32_t n_row = 0;
     uint32_t n_dispatch = 0;
     uint32_t n_barrier = 0;   ///< between dispatches; command buffers add one at each end
-    uint32_t n_pipeline = 0;  ///< distinct ones
+    uint32_t n_pipeline = 0;  ///< distinct pipelines
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
