@@ -15,23 +15,25 @@
  *
  * Structs begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
  * clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of different age
- * work together: a smaller struct is completed with defaults, a larger one accepted if what this library does not know
- * is 0. Structs that are filled get as much as fits, and 0 beyond.
+ * work together: a smaller struct is completed with defaults, a larger one is accepted if the fields that this library
+ * does not know are 0. A struct that a function fills gets the fields that fit, and 0 in fields that the library does
+ * not know.
  *
  * Errors are the codes that functions return. The last argument, which may be null, receives the code and a text that
  * says what was expected, what was found and what to do. Nothing is thrown, printed or aborted.
  *
- * Text is UTF-8: a pointer and a length going in; paths end with a NUL. Going out it goes into a buffer of the caller:
- * the function sets the length (without the NUL, which is added), and returns AUSPEX_BUFFER_TOO_SMALL if the capacity
- * is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a NUL.
+ * Text is UTF-8. Functions take text as a pointer and a length; paths end with a NUL. They return text in a buffer of
+ * the caller: the function sets the length (without the NUL, which it adds), and returns AUSPEX_BUFFER_TOO_SMALL if the
+ * capacity is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a
+ * NUL.
  *
  * Threads. Devices, models, constraints, plans and snapshots may be used from any thread. A session, stream or reply
  * belongs to one thread at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone
  * may be called from any thread at any time while the session exists.
  *
- * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They
- * must not throw, nor use or free the object that calls them. Those that return a number cancel the call if it is not
- * 0.
+ * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call as their
+ * last argument. They must not throw, nor use or free the object that calls them. A callback that returns an int32_t
+ * cancels the call by any value but 0.
  */
 #ifndef AUSPEX_H_INCLUDED
 #define AUSPEX_H_INCLUDED
@@ -71,14 +73,14 @@ enum {
     AUSPEX_IO_ERROR = 5,         /* the operating system refused */
     AUSPEX_OUT_OF_MEMORY = 6,    /* host memory, device memory or threads */
     AUSPEX_NO_DEVICE = 7,        /* no usable device of the kind asked for */
-    AUSPEX_DEVICE_LOST = 8,      /* the device is gone; auspex_session_move_to() goes on elsewhere */
+    AUSPEX_DEVICE_LOST = 8,      /* the device is gone; auspex_session_move_to() continues on another */
     AUSPEX_CANCELLED = 9,        /* by a callback or auspex_session_cancel() */
     AUSPEX_CONTEXT_FULL = 10,    /* the history has n_context tokens */
     AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written; the length says what is needed */
 };
 
-/* What went wrong. Set struct_size before each call, or once: AUSPEX_ERROR_INIT. After a call that succeeds the code is
- * AUSPEX_OK and the text empty. A text that does not fit is cut at a character. */
+/* What went wrong. Set struct_size before the first call, or use AUSPEX_ERROR_INIT. After a call that succeeds the code
+ * is AUSPEX_OK and the text empty. A text that does not fit is cut between two characters. */
 typedef struct auspex_error {
     uint32_t struct_size;
     auspex_code code;
@@ -135,9 +137,9 @@ typedef struct auspex_device_options {
     int32_t kind;                        /* AUSPEX_KIND_...; 0: a GPU if there is a usable one, else the CPU */
     int32_t gpu;                         /* which Vulkan device, counted from 1; 0: the best */
     int32_t cpu_path;                    /* AUSPEX_CPU_... */
-    int32_t n_thread;                    /* CPU threads at most; 0: one per physical core */
+    int32_t n_thread;                    /* the largest number of CPU threads; 0: one per physical core */
     uint32_t reserved;                   /* 0 */
-    uint64_t memory_limit_bytes;         /* of a model and a session, on a GPU of all; 0: what is reported as free */
+    uint64_t memory_limit_bytes;         /* of a model and a session, on a GPU of all; 0: what is free */
     const auspex_vulkan_handles* borrow; /* run on the application's device instead; or null */
     const void* pipeline_cache;          /* from auspex_device_pipeline_cache(), or null */
     size_t n_pipeline_cache;
@@ -167,9 +169,9 @@ typedef struct auspex_device_entry {
     uint32_t struct_size;
     int32_t kind;     /* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN */
     int32_t gpu;      /* as in auspex_device_options; 0 for the CPU, and where there is no Vulkan */
-    auspex_code code; /* unless AUSPEX_OK, auspex_device_open() refuses it, */
-    const char* name; /* both are valid during the callback */
-    const char* text; /* and why; else empty */
+    auspex_code code; /* unless AUSPEX_OK, auspex_device_open() refuses it */
+    const char* name; /* empty where there is no Vulkan; this and text are valid during the callback */
+    const char* text; /* why it is refused; else empty */
 } auspex_device_entry;
 /* Not 0 cancels. */
 typedef int32_t (*auspex_on_device)(const auspex_device_entry* device, void* user);
@@ -187,7 +189,7 @@ AUSPEX_C_API auspex_code auspex_device_name(const auspex_device* device, char* t
 /* What was probed, which kernels were chosen, and why; several lines. */
 AUSPEX_C_API auspex_code auspex_device_report(const auspex_device* device, char* text, size_t capacity, size_t* length,
                                               auspex_error* error);
-/* Bytes to store for the next auspex_device_open(); no NUL is added. None on the CPU. */
+/* Bytes to store for the next auspex_device_open(); no NUL is added. Empty on the CPU. */
 AUSPEX_C_API auspex_code auspex_device_pipeline_cache(const auspex_device* device, void* bytes, size_t capacity,
                                                       size_t* length, auspex_error* error);
 
@@ -236,12 +238,12 @@ AUSPEX_C_API auspex_code auspex_model_load_memory(const auspex_device* device, c
                                                   auspex_error* error);
 /* The same from a part of a file that is open for reading, such as an asset of an Android package: n_bytes from
  * `offset` on, 0: up to its end. file: a descriptor, on Windows a HANDLE, which may be closed afterwards. The part is
- * mapped, or copied where the offset is no multiple of 8. */
+ * mapped, or copied if the offset is not a multiple of 8. */
 AUSPEX_C_API auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset,
                                                 uint64_t n_bytes, const auspex_load_options* options,
                                                 auspex_model** model, auspex_error* error);
 
-/* A model that the application reads by itself. `read` writes up to n bytes from `offset` on, and returns how many:
+/* A model that the application reads itself. `read` writes up to n bytes from `offset` on, and returns how many:
  * fewer are fine, 0 is a failure. It is called from front to back. */
 typedef struct auspex_reader {
     uint32_t struct_size;
@@ -265,10 +267,10 @@ enum {
                            for it (tokenizer.ggml.add_bos_token), unless the text begins with it */
 };
 
-/* Text to ids. No token is added at either end but for AUSPEX_BEGIN. */
+/* Text to ids. No token is added at either end, except by AUSPEX_BEGIN. */
 AUSPEX_C_API auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_text, uint32_t flags,
                                        int32_t* ids, size_t capacity, size_t* n_ids, auspex_error* error);
-/* Ids to bytes; a part of a character may be at the end. auspex_stream joins them. */
+/* Ids to bytes, which may begin or end within a character; auspex_stream joins them. */
 AUSPEX_C_API auspex_code auspex_decode(const auspex_model* model, const int32_t* ids, size_t n_ids, uint32_t flags,
                                        char* text, size_t capacity, size_t* length, auspex_error* error);
 /* 1 for the ids that end a generation, else 0. */
@@ -305,14 +307,14 @@ enum {
     AUSPEX_DRAFT_MTP_LOOKUP = 3,
     AUSPEX_DRAFT_BEST = 4 /* all that the model has: MTP block and lookup, or lookup alone */
 };
-/* More tokens than one auspex_session_next() gives. */
+/* The largest number of tokens that one auspex_session_next() gives. */
 enum { AUSPEX_MAX_TOKENS = 9 };
 #define AUSPEX_NO_CHECKPOINTS UINT64_MAX
 
 typedef struct auspex_session_options {
     uint32_t struct_size;
     uint32_t n_context;        /* tokens of history; 0: 4096, or the model's if that is less */
-    uint32_t n_ubatch;         /* rows computed at once in a prefill, 1..4096; 0: suits the device */
+    uint32_t n_ubatch;         /* rows computed at once in a prefill, 1..4096; 0: what suits the device */
     uint32_t run_ahead;        /* on a GPU: cycles queued ahead of the caller, 0..7 */
     int32_t kv_k, kv_v;        /* AUSPEX_KV_... */
     int32_t draft;             /* AUSPEX_DRAFT_... */
@@ -339,7 +341,7 @@ typedef struct auspex_sampling {
     int32_t top_k;           /* keep the k largest; 0: all */
     float temperature;       /* 0: the largest logit */
     float top_p;             /* keep the smallest set with this much probability; 0: all */
-    float min_p;             /* keep ids with this share of the largest probability */
+    float min_p;             /* keep ids with at least this share of the largest probability */
     float repeat_penalty;    /* 0 or 1: none */
     float frequency_penalty; /* subtracted once per occurrence */
     float presence_penalty;  /* subtracted once per seen id */
@@ -349,14 +351,14 @@ typedef struct auspex_sampling {
     const auspex_constraint* grammar;    /* only tokens that it allows are sampled; null: all */
     uint64_t constrained_from;           /* 1 + the token of the history where the text of the grammar begins, to go on
                                             after a load; 0: where auspex_session_next() is first called with it */
-    const auspex_logit_bias* logit_bias; /* before everything else; null: none */
+    const auspex_logit_bias* logit_bias; /* added before everything else; null: none */
     size_t n_logit_bias;
 } auspex_sampling;
 
 /* What generated text must look like, for auspex_sampling.grammar; docs/CONSTRAINTS.md. Immutable: any thread, any
  * number of sessions. */
 enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CONSTRAINT_REGEX = 2 };
-/* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
+/* model: its vocabulary spells the texts. kind: what `text` is, AUSPEX_CONSTRAINT_... */
 AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
                                                   size_t n_text, auspex_constraint** constraint, auspex_error* error);
 /* The same for a JSON Schema with more choices. */
@@ -364,7 +366,7 @@ typedef struct auspex_schema_options {
     uint32_t struct_size;
     int32_t ignore_unsupported; /* 1: leave out keywords that cannot be expressed, instead of refusing the schema */
     int32_t any_order;          /* 1: members of an object may come in any order; 0: as the schema lists them */
-    int32_t no_white_space;     /* 1: none between tokens */
+    int32_t no_white_space;     /* 1: no white space between tokens of JSON */
 } auspex_schema_options;
 AUSPEX_C_API auspex_code auspex_schema_options_init(auspex_schema_options* options, uint32_t struct_size);
 AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
@@ -396,7 +398,7 @@ AUSPEX_C_API auspex_code auspex_constraint_for_tools(const auspex_model* model, 
  * each begins with the name of the tool. */
 AUSPEX_C_API auspex_code auspex_constraint_ignored(const auspex_constraint* constraint, char* text, size_t capacity,
                                                    size_t* length, auspex_error* error);
-/* Sessions that use it keep what they need. */
+/* May be called while sessions use the constraint: they keep what they need. */
 AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 
 /* Why auspex_session_sync() computed the rows that it did. */
@@ -443,8 +445,8 @@ AUSPEX_C_API void auspex_session_free(auspex_session* session);
 /* From any thread, at any time while the session exists: the call that runs on it returns AUSPEX_CANCELLED before its
  * next step. What it has computed stays. sync, next, logits and score return it also if the cancel came during their
  * last step; then everything is computed and every output is set. Without a running call nothing happens, so a loop
- * over auspex_session_next() needs a flag of its own beside this. Loading and saving files are not cancelled. It locks:
- * a signal handler must not call it, but set a flag that a callback reads. */
+ * over auspex_session_next() also needs a flag of its own. Loading and saving files are not cancelled. The function
+ * takes a lock, so a signal handler must not call it: set a flag there that a callback reads. */
 AUSPEX_C_API void auspex_session_cancel(auspex_session* session);
 
 /* Makes the history equal to `ids` and computes the rows that are missing. marks, report: may be null. */
@@ -452,13 +454,13 @@ AUSPEX_C_API auspex_code auspex_session_sync(auspex_session* session, const int3
                                              const auspex_mark* marks, size_t n_marks, auspex_sync_report* report,
                                              auspex_error* error);
 /* Samples the next token, or several when drafting, and appends them to the history. sampling: null is greedy.
- * capacity: at least AUSPEX_MAX_TOKENS, else AUSPEX_BUFFER_TOO_SMALL before anything is computed. Where
+ * capacity: at least AUSPEX_MAX_TOKENS, else AUSPEX_BUFFER_TOO_SMALL before anything is computed. If
  * auspex_session_cancel() came during the step, AUSPEX_CANCELLED is returned with the tokens of the step. */
 AUSPEX_C_API auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* sampling, int32_t* ids,
                                              size_t capacity, size_t* n_ids, auspex_error* error);
-/* The logits of the token after the history, before bias and penalties, for sampling of one's own:
- * auspex_session_sync() with the history and the chosen token appends it. n_logits: n_vocab of auspex_model_info. A
- * view that lives until the next call on the session. */
+/* The logits of the token after the history, before bias and penalties, for applications that sample by themselves:
+ * auspex_session_sync() with the history and the chosen token appends it. n_logits: n_vocab of auspex_model_info. The
+ * view is valid until the next call on the session. */
 AUSPEX_C_API auspex_code auspex_session_logits(auspex_session* session, const float** logits, size_t* n_logits,
                                                auspex_error* error);
 /* The logits of the token after ids[row], valid during the call. Not 0 cancels. */
@@ -470,11 +472,11 @@ AUSPEX_C_API auspex_code auspex_session_score(auspex_session* session, const int
 /* Every token so far. */
 AUSPEX_C_API auspex_code auspex_session_history(auspex_session* session, int32_t* ids, size_t capacity, size_t* n_ids,
                                                 auspex_error* error);
-/* How deep to draft from now on: 1..8, 0: chosen, -1: not at all. */
+/* How deep to draft from now on: 1..8; 0: chosen from measurements; -1: not at all. */
 AUSPEX_C_API auspex_code auspex_session_set_draft_depth(auspex_session* session, int32_t depth, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_session_get_stats(auspex_session* session, auspex_stats* stats, auspex_error* error);
 
-/* A second session at the same row, by a copy; both go on independently. It calls the same callbacks. */
+/* A second session at the same row, as a copy; both continue independently. It calls the same callbacks. */
 AUSPEX_C_API auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, auspex_error* error);
 /* Continues on another model of the same weights: after AUSPEX_DEVICE_LOST, or to leave a device. report: or null. */
 AUSPEX_C_API auspex_code auspex_session_move_to(auspex_session* session, const auspex_model* model,
@@ -488,7 +490,8 @@ typedef struct auspex_file_info {
     uint64_t note_bytes; /* of the application's own bytes */
 } auspex_file_info;
 
-/* Saves the conversation, and up to 64 MiB of the application's own bytes, to a file. A second save to it appends. */
+/* Saves the conversation, and up to 64 MiB of the application's own bytes, to a file. A second save to the same file
+ * appends what changed. */
 AUSPEX_C_API auspex_code auspex_session_save(auspex_session* session, const char* path, const void* note, size_t n_note,
                                              auspex_error* error);
 /* Makes the conversation of a file the history. info: or null. */
@@ -498,12 +501,12 @@ AUSPEX_C_API auspex_code auspex_session_load(auspex_session* session, const char
 AUSPEX_C_API auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, void* note, size_t capacity,
                                                   size_t* n_note, auspex_error* error);
 
-/* The history and its state as bytes, for a session of the same model and options: it has this history then, and goes
- * on as this one does. */
+/* The history and its state as bytes. A session of the same model and options that restores them has this history and
+ * continues as this one does. */
 AUSPEX_C_API auspex_code auspex_snapshot_take(auspex_session* session, auspex_snapshot** snapshot, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_snapshot_from_bytes(const void* bytes, size_t n_bytes, auspex_snapshot** snapshot,
                                                     auspex_error* error);
-/* A view that lives as long as the snapshot. n_token: of the history, 0 for a snapshot from bytes; or null. */
+/* A view that is valid as long as the snapshot. n_token: of the history, 0 for a snapshot from bytes; or null. */
 AUSPEX_C_API auspex_code auspex_snapshot_bytes(const auspex_snapshot* snapshot, const void** bytes, size_t* n_bytes,
                                                uint64_t* n_token, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_snapshot_restore(const auspex_snapshot* snapshot, auspex_session* session,
@@ -521,7 +524,7 @@ typedef struct auspex_plan_totals {
     uint64_t session_bytes;    /* taken by auspex_session_create() */
     uint64_t file_bytes;       /* read in place; not part of the total */
     uint64_t total_bytes;      /* weights and session */
-    uint64_t pinned_bytes;     /* of the total, not counted by the limit */
+    uint64_t pinned_bytes;     /* the part of the total that the limit does not count */
     uint64_t checkpoint_bytes; /* of the session, in host memory */
     uint64_t kv_token_bytes;   /* added by each further token of n_context */
     uint64_t limit_bytes;      /* 0: not known */
@@ -536,17 +539,17 @@ enum {
     AUSPEX_PLACE_PINNED = 4
 };
 
-/* An item, or a change of options that would take less. */
+/* An item of a plan, or an alternative: a change of options that would take less. */
 typedef struct auspex_plan_item {
     uint32_t struct_size;
     int32_t layer;    /* of an item; -1: of no single layer */
     int32_t place;    /* of an item: AUSPEX_PLACE_... */
     uint32_t fits;    /* of an alternative: 1 if the plan fits then */
-    uint64_t bytes;   /* of an item; of an alternative the total */
-    const char* what; /* lives as long as the plan */
+    uint64_t bytes;   /* of an item; of an alternative, the total */
+    const char* what; /* valid as long as the plan */
 } auspex_plan_item;
 
-/* What a session would take, to the byte, and the weights with it. Takes nothing. */
+/* What a session would take, to the byte, and what the weights take. Allocates none of it. */
 AUSPEX_C_API auspex_code auspex_plan_model(const auspex_model* model, const auspex_session_options* options,
                                            auspex_plan** plan, auspex_error* error);
 /* The same for a model that is not loaded; reads the file's header. */
@@ -555,7 +558,7 @@ AUSPEX_C_API auspex_code auspex_plan_file(const auspex_device* device, const cha
                                           auspex_plan** plan, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_plan_get_totals(const auspex_plan* plan, auspex_plan_totals* totals,
                                                 auspex_error* error);
-/* AUSPEX_NOT_FOUND beyond the last. */
+/* Returns AUSPEX_NOT_FOUND beyond the last. */
 AUSPEX_C_API auspex_code auspex_plan_get_item(const auspex_plan* plan, uint32_t index, auspex_plan_item* item,
                                               auspex_error* error);
 AUSPEX_C_API auspex_code auspex_plan_get_alternative(const auspex_plan* plan, uint32_t index, auspex_plan_item* item,
@@ -567,7 +570,7 @@ AUSPEX_C_API void auspex_plan_free(auspex_plan* plan);
 /* Tokens to text to show: holds back unfinished characters, and text that may begin a stop string. */
 AUSPEX_C_API auspex_code auspex_stream_create(const auspex_model* model, const char* const* stops, size_t n_stops,
                                               uint32_t flags, auspex_stream** stream, auspex_error* error);
-/* text: NUL-terminated, a view until the next call. */
+/* text: NUL-terminated, valid until the next call on the stream. */
 AUSPEX_C_API auspex_code auspex_stream_push(auspex_stream* stream, int32_t id, const char** text, size_t* n_text,
                                             auspex_error* error);
 AUSPEX_C_API auspex_code auspex_stream_finish(auspex_stream* stream, const char** text, size_t* n_text,
@@ -585,7 +588,7 @@ enum {
     AUSPEX_EVENT_CALL_BEGIN = 2,     /* text: the name of the tool */
     AUSPEX_EVENT_CALL_ARGUMENTS = 3, /* text: more of the arguments; all of a call are one JSON object */
     AUSPEX_EVENT_CALL_END = 4,       /* the call is complete: now it may be made */
-    AUSPEX_EVENT_CALL_DROPPED = 5,   /* the call is malformed: it is none, and follows as text */
+    AUSPEX_EVENT_CALL_DROPPED = 5,   /* the call is malformed: it must not be made, and follows as text */
     AUSPEX_EVENT_USAGE = 6,          /* the counts below */
     AUSPEX_EVENT_DONE = 7            /* text: the assistant's message as JSON, for the next request */
 };
@@ -611,28 +614,28 @@ typedef struct auspex_chat_options {
     uint32_t struct_size;
     uint32_t max_tokens;             /* 0: until the model ends, or the context is full */
     const auspex_sampling* sampling; /* null: greedy */
-    const char* const* stops;        /* end the reply, and are not shown; not looked for in thinking and calls */
+    const char* const* stops;        /* end the reply and are not shown; not looked for in thinking and calls */
     size_t n_stops;
-    int32_t free_thinking;        /* 1: the grammar of `sampling` is that of the answer and begins after the thinking */
-    uint32_t max_thinking_tokens; /* unless 0, the thinking is closed after so many */
+    int32_t free_thinking;        /* 1: the grammar of `sampling` applies to the answer and begins after the thinking */
+    uint32_t max_thinking_tokens; /* unless 0, the thinking is closed after that many */
 } auspex_chat_options;
 
 AUSPEX_C_API auspex_code auspex_chat_options_init(auspex_chat_options* options, uint32_t struct_size);
-/* Answers a conversation: renders the request of auspex_render(), computes what is missing, generates, and calls
- * on_event for each part of the reply as it comes, at the end for usage and done. A reply that is cancelled, by
- * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. Else the
- * history ends with the last token of the reply. */
+/* Answers a conversation: renders a request as for auspex_render(), computes the rows that are missing, generates, and
+ * calls on_event for each part of the reply as it comes, and at the end for usage and done. A reply that is cancelled,
+ * by on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. Otherwise
+ * the history ends with the last token of the reply. */
 AUSPEX_C_API auspex_code auspex_chat(auspex_session* session, const char* json, size_t n_json,
                                      const auspex_chat_options* options, auspex_on_event on_event, void* user,
                                      auspex_error* error);
 
-/* The reply parser of auspex_chat() for loops of one's own: text in any pieces, the same events but usage and done.
- * json: the request, whose tools say which arguments are strings; or null. */
+/* The reply parser of auspex_chat(), for applications with a loop of their own: takes text in any pieces and gives the
+ * same events, except usage and done. json: the request, whose tools say which arguments are strings; or null. */
 AUSPEX_C_API auspex_code auspex_reply_create(int32_t inside_thinking, const char* json, size_t n_json,
                                              auspex_reply** reply, auspex_error* error);
 AUSPEX_C_API auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_text,
                                            auspex_on_event on_event, void* user, auspex_error* error);
-/* What was held back. */
+/* Ends the reply, and reports the text that was held back. */
 AUSPEX_C_API auspex_code auspex_reply_finish(auspex_reply* reply, auspex_on_event on_event, void* user,
                                              auspex_error* error);
 /* The assistant's message as JSON, for the next request. */
