@@ -1090,8 +1090,8 @@ class AUSPEX_API Session {
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///
-    /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
-    ///           ends a generation (Model::is_end).
+    /// returns   the new tokens, at most kMaxDraft + 1; the view is valid until the next call. Of several, only the
+    ///           last can be an id that ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, a sampling value out of range, a constraint for another vocabulary, or a
     ///           constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: the history
@@ -62214,8 +62214,8 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
     } else {
-        AUSPEX_TRY(s.generate(sampling));
-        s.timeline.give();
+        AUSPEX_TRY(s.generate(sampling));  // where the queue was drained, the tokens of several cycles
+        s.timeline.give_only(std::min(s.timeline.size(), size + kMaxDraft + 1));
     }
     s.stats.tokens_sampled += s.timeline.n_given() - size;
     s.stats.decode_s += detail::seconds_since(start);

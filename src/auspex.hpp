@@ -1086,8 +1086,8 @@ class AUSPEX_API Session {
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///
-    /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
-    ///           ends a generation (Model::is_end).
+    /// returns   the new tokens, at most kMaxDraft + 1; the view is valid until the next call. Of several, only the
+    ///           last can be an id that ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, a sampling value out of range, a constraint for another vocabulary, or a
     ///           constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: the history

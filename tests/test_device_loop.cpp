@@ -501,6 +501,28 @@ TEST_CASE("run_ahead has no effect on the text where the sampling changes, or an
     }
 }
 
+TEST_CASE("one call of next() gives the tokens of one cycle at most, also where many were queued ahead") {
+    if (!device()) return;
+    const Tiny tiny;
+    Session session = open(tiny.model, drafting(8, 7));
+    tools::set_acceptance(session, 0.9f);
+    sync(session, tiny_ids(20, 8));
+    size_t n_token = session.history().size(), max_given = 0, n_after = 0;
+    for (int i = 0; i < 40; ++i) {
+        if (i == 12) REQUIRE(session.set_draft_depth(0).ok());  // after some plain cycles the queue is drained
+        Span<const Token> tokens;
+        const Status s = session.next().get(tokens);
+        CHECK_MESSAGE(s.ok(), s.message());
+        n_token += tokens.size();
+        max_given = std::max(max_given, tokens.size());
+        if (i > 12) n_after += tokens.size();
+        CHECK(session.history().size() == n_token);
+    }
+    CHECK(max_given > 4);
+    CHECK(max_given <= kMaxDraft + 1);
+    CHECK(n_after > 27);
+}
+
 TEST_CASE("the controller keeps learning while drafting is off, and its statistics add up") {
     if (!device()) return;
     const Tiny tiny;

@@ -337,8 +337,8 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
     } else {
-        AUSPEX_TRY(s.generate(sampling));
-        s.timeline.give();
+        AUSPEX_TRY(s.generate(sampling));  // where the queue was drained, the tokens of several cycles
+        s.timeline.give_only(std::min(s.timeline.size(), size + kMaxDraft + 1));
     }
     s.stats.tokens_sampled += s.timeline.n_given() - size;
     s.stats.decode_s += detail::seconds_since(start);
