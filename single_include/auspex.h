@@ -2277,173 +2277,34 @@ class Chat {
     Answer open(const char* json, size_t n_json, const auspex_chat_options* given) {
         auspex_chat_options options;
         AUSPEX_C_TRY(read(given, &options, "auspex_chat_options"));
-        AUSPEX_C_TRY(sampling(options.sampling, &sampling_));
-        std::vector<std::string> stops;
-        AUSPEX_C_TRY(read_stops(options.stops, options.n_stops, &stops));
-        max_tokens_ = options.max_tokens != 0 ? options.max_tokens : UINT64_MAX;
+        AUSPEX_C_TRY(sampling(options.sampling, &options_.sampling));
+        AUSPEX_C_TRY(read_stops(options.stops, options.n_stops, &options_.stops));
+        if (options.max_tokens != 0) options_.max_tokens = options.max_tokens;
         AUSPEX_C_TRY(prompt_.make(model_, json, n_json));
         AUSPEX_C_TRY(check_range(options.free_thinking, 0, 1, "free_thinking"));
-        max_thinking_ = options.max_thinking_tokens;
-        thinking_ = prompt_.inside_thinking;
-        may_open_ = !thinking_;
-        if (thinking_ && options.free_thinking != 0) std::swap(after_thinking_, sampling_.constraint);
-        if (max_thinking_ != 0 &&
-            sampling_.constrained_from == kFromHere)  // the tokens that close it belong to the text
-            sampling_.constrained_from = prompt_.ids.size();
-        stops_ = StopFilter(std::move(stops));
-        text_ = TextStream(model_);
-        reply_ = ReplyStream(prompt_.inside_thinking, prompt_.request.tools);
-        return need_memory(stops_ && text_ && reply_);
+        options_.free_thinking = options.free_thinking != 0;
+        if (options.max_thinking_tokens != 0) options_.max_thinking_tokens = options.max_thinking_tokens;
+        options_.inside_thinking = prompt_.inside_thinking;
+        options_.tools = prompt_.request.tools;
+        return Answer();
     }
 
     Answer run() {
         AUSPEX_C_TRY(running_.session().sync(prompt_.ids, prompt_.marks).get(synced_));
-        while (!ended_) AUSPEX_C_TRY(step());
-        std::string rest;
-        AUSPEX_C_TRY(text_.finish().get(rest));
-        AUSPEX_C_TRY(say_text(rest));
-        std::vector<ReplyEvent> events;
-        AUSPEX_C_TRY(reply_.finish().get(events));
-        AUSPEX_C_TRY(say_parts(std::move(events)));
-        std::string held;
-        AUSPEX_C_TRY(stops_.finish().get(held));
-        content_ += held;
-        if (!held.empty()) AUSPEX_C_TRY(say_events({text_part(held)}, on_event_, user_));
+        reply_ = ReplyGenerator(model_, running_.session(), std::move(options_));
+        AUSPEX_C_TRY(need_memory(reply_));
+        while (reply_.ended() == Finish::none) {
+            if (running_.cancelled()) return Answer(AUSPEX_CANCELLED, "cancelled by auspex_session_cancel()");
+            AUSPEX_C_TRY(say(reply_.next()));
+        }
+        AUSPEX_C_TRY(say(reply_.finish()));
         return close();
     }
 
   private:
-    void end(int32_t finish) {
-        ended_ = true;
-        finish_ = finish;
-    }
-
-    Answer say_text(const std::string& piece) {
-        if (piece.empty()) return Answer();
-        std::vector<ReplyEvent> events;
-        AUSPEX_C_TRY(reply_.push(piece).get(events));
-        return say_parts(std::move(events));
-    }
-
-    static ReplyEvent text_part(std::string text) {
-        ReplyEvent part;
-        part.text = std::move(text);
-        return part;
-    }
-
-    /// Passes parts of the reply on, up to a stop string in its text. No stop string spans a call.
-    Answer say_parts(std::vector<ReplyEvent> parts) {
-        std::vector<ReplyEvent> said;
-        for (ReplyEvent& part : parts) {
-            if (stops_.found()) break;
-            const bool is_text = part.kind == ReplyEvent::Kind::text;
-            std::string text;
-            AUSPEX_C_TRY((is_text ? stops_.push(part.text) : stops_.finish()).get(text));
-            content_ += text;
-            if (!text.empty()) said.push_back(text_part(std::move(text)));
-            if (part.kind == ReplyEvent::Kind::call_end) ++n_call_;
-            if (!is_text) said.push_back(std::move(part));
-        }
-        return say_events(said, on_event_, user_);
-    }
-
-    Answer step() {
-        if (running_.cancelled()) return Answer(AUSPEX_CANCELLED, "cancelled by auspex_session_cancel()");
-        Span<const Token> tokens;
-        const Status status = running_.session().next(sampling_).get(tokens);
-        if (status.code == Code::context_full) {
-            end(AUSPEX_FINISH_CONTEXT);
-            return Answer();
-        }
-        if (status.code == Code::bad_argument && closed_ && sampling_.constraint)
-            return bad(
-                "the grammar does not allow the text that closes the thinking after max_thinking_tokens: a line feed, "
-                "</think> and a blank line. Allow it, or set free_thinking. " +
-                status.text);
-        AUSPEX_C_TRY(status);
-        closed_ = false;
-        return take(tokens);
-    }
-
-    Answer take(Span<const Token> tokens) {
-        for (size_t i = 0; i < tokens.size(); ++i) {
-            const Token id = tokens[i];
-            const size_t n_rest = tokens.size() - 1 - i;
-            if (thinking_) {
-                std::string close;
-                AUSPEX_C_TRY(find_close(id, &close));
-                thinking_ = close.empty();
-                if (!thinking_ && after_thinking_) return close_thinking(close, n_rest + 1);
-            }
-            if (model_.is_end(id)) {
-                end(AUSPEX_FINISH_STOP);
-                return Answer();
-            }
-            ++n_generated_;
-            std::string piece;
-            AUSPEX_C_TRY(text_.push(id).get(piece));
-            AUSPEX_C_TRY(say_text(piece));
-            find_opening();
-            if (stops_.found()) end(AUSPEX_FINISH_STOP);
-            if (!ended_ && n_generated_ >= max_tokens_) end(AUSPEX_FINISH_LENGTH);
-            if (ended_) return take_back(n_rest);
-            if (thinking_ && max_thinking_ != 0 && n_generated_ >= max_thinking_) return close_thinking(kClose, n_rest);
-        }
-        return Answer();
-    }
-
-    /// Where the prompt has not opened the thinking, the model may do so as the first thing it writes.
-    void find_opening() {
-        if (!may_open_ || !reply_.in_thinking()) return;
-        thinking_ = true;
-        may_open_ = false;
-    }
-
-    /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
-    /// an answer begins.
-    Answer find_close(Token id, std::string* text) {
-        static constexpr std::string_view kTag = "</think>";
-        std::string bytes;
-        AUSPEX_C_TRY(model_.decode(Span<const Token>(&id, 1)).get(bytes));
-        if (model_.is_end(id)) *text = kClose;
-        const size_t n_before = thought_.size();
-        thought_ += bytes;
-        const size_t at = thought_.find(kTag);
-        if (at != std::string::npos) *text = thought_.substr(n_before, at + kTag.size() - n_before) + "\n\n";
-        if (thought_.size() >= kTag.size()) thought_.erase(0, thought_.size() - kTag.size() + 1);
-        return Answer();
-    }
-
-    /// Ends the thinking with this text in place of the last n_back tokens. What constrains the answer begins after it.
-    Answer close_thinking(const std::string& text, size_t n_back) {
-        EncodeOptions options;
-        options.special = true;
-        std::vector<Token> ids;
-        AUSPEX_C_TRY(model_.encode(text, options).get(ids));
-        const Span<const Token> all = running_.session().history();
-        std::vector<Token> longer(all.begin(), all.end() - n_back);
-        longer.insert(longer.end(), ids.begin(), ids.end());
-        const Status status = running_.session().sync(longer).status();
-        if (status.code == Code::bad_argument) {  // more tokens than the context holds
-            end(AUSPEX_FINISH_CONTEXT);
-            return Answer();
-        }
-        AUSPEX_C_TRY(status);
-        thinking_ = false;
-        closed_ = !after_thinking_;
-        if (after_thinking_) {
-            sampling_.constraint = std::exchange(after_thinking_, Constraint());
-            sampling_.constrained_from = longer.size();
-        }
-        return take(ids);
-    }
-
-    /// Tokens that were drafted beyond the end of the reply. A step without drafts would not have sampled them.
-    Answer take_back(size_t n) {
-        if (n == 0) return Answer();
-        const Span<const Token> all = running_.session().history();
-        const std::vector<Token> kept(all.begin(), all.end() - n);
-        return running_.session().sync(kept).status();
+    Answer say(Result<std::vector<ReplyEvent>> events) {
+        AUSPEX_C_TRY(events.status());
+        return say_events(events.value(), on_event_, user_);
     }
 
     Answer say(const auspex_event& event) {
@@ -2455,20 +2316,19 @@ class Chat {
         usage.text = "";
         usage.n_prompt = prompt_.ids.size();
         usage.n_reused = synced_.rows_reused;
-        usage.n_generated = n_generated_;
+        usage.n_generated = reply_.tokens().size();
         AUSPEX_C_TRY(say(usage));
-        ChatReply reply = reply_.reply();
-        if (stops_.found()) {  // what came after it is no part of the reply
-            finish_ = AUSPEX_FINISH_STOP;
-            reply.content = content_;
-            reply.tool_calls.resize(n_call_);
-        }
         std::string message;
-        AUSPEX_C_TRY(to_json(reply).get(message));
+        AUSPEX_C_TRY(to_json(reply_.reply()).get(message));
         auspex_event done = event_of(AUSPEX_EVENT_DONE, message);
-        done.finish = finish_;
-        if (finish_ == AUSPEX_FINISH_STOP && !reply.tool_calls.empty()) done.finish = AUSPEX_FINISH_CALLS;
+        done.finish = finish();
         return say(done);
+    }
+
+    int32_t finish() const {
+        if (reply_.ended() == Finish::length) return AUSPEX_FINISH_LENGTH;
+        if (reply_.ended() == Finish::context) return AUSPEX_FINISH_CONTEXT;
+        return reply_.reply().tool_calls.empty() ? AUSPEX_FINISH_STOP : AUSPEX_FINISH_CALLS;
     }
 
     const Running& running_;
@@ -2476,23 +2336,9 @@ class Chat {
     const auspex_on_event on_event_;
     void* const user_;
     Prompt prompt_;
-    static constexpr const char* kClose = "\n</think>\n\n";
-
-    Sampling sampling_;
-    uint64_t max_tokens_ = 0, max_thinking_ = 0, n_generated_ = 0;
-    bool thinking_ = false;
-    bool may_open_ = false;      ///< the model may begin with it
-    bool closed_ = false;        ///< by the last step, under a grammar of the thinking
-    std::string thought_;        ///< the end of the thinking so far
-    Constraint after_thinking_;  ///< waits for its end
-    TextStream text_;
-    ReplyStream reply_;
-    StopFilter stops_;     ///< in the text of the reply, of which calls and thinking are no part
-    std::string content_;  ///< the text that was passed on
-    size_t n_call_ = 0;    ///< calls that were
+    ReplyOptions options_;
+    ReplyGenerator reply_;
     SyncReport synced_;
-    bool ended_ = false;
-    int32_t finish_ = AUSPEX_FINISH_STOP;
 };
 
 }  // namespace

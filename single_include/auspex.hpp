@@ -1313,6 +1313,97 @@ class AUSPEX_API StopFilter {
     std::unique_ptr<Impl> impl_;
 };
 
+/// No limit, in ReplyOptions.
+constexpr uint64_t kNoLimit = UINT64_MAX;
+
+struct ReplyOptions {
+    Sampling sampling;
+    /// The constraint begins after the thinking, which stays free. Off: it holds from the first token on.
+    bool free_thinking = false;
+    uint64_t max_tokens = kNoLimit;
+    /// Thinking that has not ended after this many tokens of the reply is closed, and the answer begins. 0: at once.
+    uint64_t max_thinking_tokens = kNoLimit;
+    std::vector<std::string> stops;  ///< end the reply and are not shown; not looked for in thinking and calls
+    bool inside_thinking = false;    ///< as in ChatPrompt
+    std::vector<std::string> tools;  ///< as in ChatRequest
+    bool parse = true;               ///< off: no reply of a chat; all of it is text
+    bool special = false;            ///< as in DecodeOptions
+    /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking comes in the
+    /// pieces that drafting gives.
+    bool one_by_one = false;
+};
+
+/// Why a reply ended.
+enum class Finish : uint8_t {
+    none,     ///< it has not
+    end,      ///< the model ended it
+    stop,     ///< a stop string
+    length,   ///< ReplyOptions::max_tokens
+    context,  ///< the context is full
+};
+
+/// Generates one reply to the prompt that is a Session's history: samples, ends thinking that is too long, finds stop
+/// strings, and splits the text into thinking, content and calls. What auspex_chat() and `auspex serve` run on. Can be
+/// moved, not copied.
+///
+///     ReplyGenerator reply(model, session, options);
+///     while (s.ok() && reply.ended() == Finish::none) {
+///         s = reply.next().get(events);
+///         ...
+///     }
+///     s = reply.finish().get(events);
+///
+/// thread    that of the Session.
+class AUSPEX_API ReplyGenerator {
+  public:
+    ReplyGenerator() noexcept;
+    /// model     the Session's.
+    /// session   after sync() with the prompt. It outlives the generator; until finish() nobody else changes its
+    ///           history. move_to() is allowed.
+    ReplyGenerator(const Model& model, Session& session, ReplyOptions options = {});
+    ~ReplyGenerator();
+    ReplyGenerator(ReplyGenerator&&) noexcept;
+    ReplyGenerator& operator=(ReplyGenerator&&) noexcept;
+
+    /// One pass of the model, or the end of thinking that is too long.
+    ///
+    /// returns   what may be shown now; often nothing.
+    /// errors    those of Session::next(), but context_full is an end; and of Session::sync(). bad_argument: an empty
+    ///           generator; a reply that has ended; a constraint that refuses the end of the thinking. After
+    ///           device_lost and cancelled it may be called again, and nothing of the reply is lost.
+    /// cost      that of Session::next().
+    Result<std::vector<ReplyEvent>> next();
+    /// Goes on with this token instead of a sampled one.
+    ///
+    /// errors    as next(); bad_argument: an id outside the vocabulary.
+    Result<std::vector<ReplyEvent>> push(Token id);
+    /// The logits of the next token, as Session::logits(). What was drafted beyond the last one is taken back.
+    Result<Span<const float>> logits();
+    /// What was held back. Also for a reply that has not ended, which then has. The session's history ends with the
+    /// last token of the reply: what was drafted beyond is taken back.
+    ///
+    /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator, or a
+    ///           second call; out_of_memory.
+    Result<std::vector<ReplyEvent>> finish();
+
+    /// A stop string may be found as late as in finish().
+    Finish ended() const;
+    /// The stop string that ended the reply, until the generator is moved or destroyed; null: none did.
+    const std::string* stop() const;
+    /// The tokens of the reply, without one that ended it. The view is valid until the session's next call.
+    Span<const Token> tokens() const;
+    /// The next token belongs to the thinking, as far as the text so far says.
+    bool in_thinking() const;
+    /// The reply, once finish() was called.
+    const ChatReply& reply() const;
+    /// False also where there was no memory to make it.
+    explicit operator bool() const { return impl_ != nullptr; }
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
 // ------------------------------------------------------------------------ measuring and testing
 
 /// Why the draft depth changed.
@@ -62933,6 +63024,342 @@ const std::string* StopFilter::found() const noexcept { return impl_ ? impl_->st
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
+
+// ------------------------------------------------------------------ src/engine/reply_generator.cpp
+
+AUSPEX_SMALL_CODE_BEGIN
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace reply_generator_impl {
+namespace {
+
+/// What a template writes between a thinking and its answer.
+constexpr std::string_view kCloseThinking = "\n</think>\n\n";
+
+ReplyEvent text_event(std::string text) {
+    ReplyEvent event;
+    event.text = std::move(text);
+    return event;
+}
+
+}  // namespace
+}  // namespace reply_generator_impl
+
+struct ReplyGenerator::Impl {
+    Impl(const Model& of, Session& on, ReplyOptions given)
+        : model(of),
+          session(on),
+          options(std::move(given)),
+          n_prompt(on.history().size()),
+          n_history(n_prompt),
+          text(of, {}, DecodeOptions{options.special}),
+          parser(options.inside_thinking, options.tools),
+          stops(options.stops),
+          thinking(options.inside_thinking),
+          may_open(options.parse && !thinking) {
+        if (options.max_tokens == 0) finish = Finish::length;
+        if (options.free_thinking && thinking) std::swap(after_thinking, options.sampling.constraint);
+        // Not where next() is first called with it: that may be after the thinking was closed, which belongs to the
+        // text.
+        if (options.sampling.constrained_from == kFromHere) options.sampling.constrained_from = n_prompt;
+    }
+
+    Status usable() const {
+        return finish == Finish::none && !finished
+                   ? Status()
+                   : Status(Code::bad_argument, "the reply has ended; make another ReplyGenerator for the next one");
+    }
+    size_t n_token() const { return n_history - n_prompt - (finish == Finish::end ? 1 : 0); }
+    bool is_over_budget() const { return thinking && n_token() >= options.max_thinking_tokens; }
+
+    Status step();
+    Status go_on(Token id);
+    Status sample();
+    Status close_if_due();
+    Status close_thinking();
+    Status append(Span<const Token> ids);
+    Status take(Span<const Token> ids, bool sampled);
+    Status take_one(Token id);
+    Status find_end_of_thinking(Token id, std::string* text_there);
+    Status take_back();
+    Status say_text(const std::string& piece);
+    Status say(std::vector<ReplyEvent> parts, bool last);
+    void say_content(std::string piece);
+    Status end();
+
+    Model model;
+    Session& session;
+    ReplyOptions options;
+    size_t n_prompt, n_history;  ///< tokens of the session's history: the prompt, and with the reply so far
+    TextStream text;
+    ReplyStream parser;
+    StopFilter stops;  ///< in the content
+    bool thinking;
+    bool may_open;                   ///< the model may begin with thinking
+    bool closed = false;             ///< the thinking, by the last step
+    std::string close;               ///< what closes the thinking, to be written next
+    std::string thought;             ///< the end of the thinking so far
+    Constraint after_thinking;       ///< waits for the end of the thinking
+    std::vector<ReplyEvent> events;  ///< not returned yet
+    std::string content;             ///< of all events
+    size_t n_call = 0;               ///< complete ones of all events
+    Finish finish = Finish::none;
+    bool finished = false;  ///< finish() was called
+    ChatReply reply;
+};
+
+Status ReplyGenerator::Impl::step() {
+    if (close.empty() && !is_over_budget()) AUSPEX_TRY(sample());
+    return close_if_due();
+}
+
+Status ReplyGenerator::Impl::go_on(Token id) {
+    AUSPEX_TRY(close_if_due());
+    if (finish != Finish::none) return {};
+    const Span<const Token> ids(&id, 1);
+    AUSPEX_TRY(append(ids));
+    return take(ids, false);
+}
+
+Status ReplyGenerator::Impl::close_if_due() {
+    if (close.empty() && is_over_budget()) close = reply_generator_impl::kCloseThinking;
+    return close.empty() || finish != Finish::none ? Status() : close_thinking();
+}
+
+Status ReplyGenerator::Impl::sample() {
+    AUSPEX_TRY(take_back());
+    Span<const Token> ids;
+    const Status s = session.next(options.sampling).get(ids);
+    if (s.code == Code::context_full) {
+        finish = Finish::context;
+        return {};
+    }
+    if (s.code == Code::bad_argument && closed && options.sampling.constraint)
+        return detail::fail(
+            Code::bad_argument,
+            "the grammar does not allow the text that closes the thinking after max_thinking_tokens: a line "
+            "feed, </think> and a blank line. Allow it, or set free_thinking. ",
+            s.text);
+    AUSPEX_TRY(s);
+    closed = false;
+    return take(ids, true);
+}
+
+/// Writes `close` in place of what was sampled beyond the last token. What constrains the answer begins after it.
+Status ReplyGenerator::Impl::close_thinking() {
+    std::vector<Token> ids;
+    AUSPEX_TRY(model.encode(close, EncodeOptions{true}).get(ids));
+    AUSPEX_TRY(append(ids));
+    close.clear();
+    if (finish != Finish::none) return {};
+    thinking = false;
+    closed = !after_thinking;
+    if (after_thinking) {
+        options.sampling.constraint = std::exchange(after_thinking, Constraint());
+        options.sampling.constrained_from = n_history + ids.size();
+    }
+    return take(ids, false);
+}
+
+/// Makes the history the reply so far and `ids`, or ends the reply where they do not fit.
+Status ReplyGenerator::Impl::append(Span<const Token> ids) {
+    const Span<const Token> all = session.history();
+    std::vector<Token> longer(all.begin(), all.begin() + n_history);
+    longer.insert(longer.end(), ids.begin(), ids.end());
+    const Status s = session.sync(longer).status();
+    if (s.code != Code::bad_argument) return s;
+    finish = Finish::context;  // more tokens than it holds
+    return {};
+}
+
+/// Takes tokens that follow in the history, until the reply ends or its thinking is to be closed.
+Status ReplyGenerator::Impl::take(Span<const Token> ids, bool sampled) {
+    size_t n_taken = 0;
+    for (const Token id : ids) {
+        if (finish != Finish::none || is_over_budget()) break;
+        if (sampled && options.one_by_one && !thinking && n_taken > 0) break;
+        if (thinking) {
+            std::string there;
+            AUSPEX_TRY(find_end_of_thinking(id, &there));
+            thinking = there.empty();
+            if (!thinking && after_thinking) {
+                close = std::move(there);
+                break;
+            }
+        }
+        AUSPEX_TRY(take_one(id));
+        ++n_taken;
+    }
+    return {};
+}
+
+Status ReplyGenerator::Impl::take_one(Token id) {
+    ++n_history;
+    if (model.is_end(id)) {
+        finish = Finish::end;
+        return {};
+    }
+    std::string piece;
+    AUSPEX_TRY(text.push(id).get(piece));
+    AUSPEX_TRY(say_text(piece));
+    if (may_open && parser.in_thinking()) {
+        thinking = true;
+        may_open = false;
+    }
+    if (stops.found())
+        finish = Finish::stop;
+    else if (n_token() >= options.max_tokens)
+        finish = Finish::length;
+    return {};
+}
+
+/// If the thinking ends within this token: the token's text up to there and the blank line with which an answer begins.
+/// Tokens after it were sampled without the answer's constraint.
+Status ReplyGenerator::Impl::find_end_of_thinking(Token id, std::string* text_there) {
+    constexpr std::string_view kTag = "</think>";
+    if (model.is_end(id)) {
+        *text_there = reply_generator_impl::kCloseThinking;
+        return {};
+    }
+    std::string bytes;
+    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(bytes));
+    const size_t n_before = thought.size();
+    thought += bytes;
+    const size_t at = thought.find(kTag);
+    if (at != std::string::npos) *text_there = thought.substr(n_before, at + kTag.size() - n_before) + "\n\n";
+    if (thought.size() >= kTag.size()) thought.erase(0, thought.size() - kTag.size() + 1);
+    return {};
+}
+
+/// Tokens that were drafted beyond the reply so far.
+Status ReplyGenerator::Impl::take_back() {
+    const Span<const Token> all = session.history();
+    if (all.size() <= n_history) return {};
+    return session.sync(std::vector<Token>(all.begin(), all.begin() + n_history)).status();
+}
+
+Status ReplyGenerator::Impl::say_text(const std::string& piece) {
+    if (piece.empty()) return {};
+    std::vector<ReplyEvent> parts;
+    if (!options.parse)
+        parts.push_back(reply_generator_impl::text_event(piece));
+    else
+        AUSPEX_TRY(parser.push(piece).get(parts));
+    return say(std::move(parts), false);
+}
+
+/// Passes parts of the reply on, up to a stop string in its content. No stop string spans a call.
+/// last      no more follow. A call that is dropped there was cut, and its text is none that could stop the reply.
+Status ReplyGenerator::Impl::say(std::vector<ReplyEvent> parts, bool last) {
+    bool is_cut = false;
+    for (ReplyEvent& part : parts) {
+        if (stops.found()) break;
+        const bool is_text = part.kind == ReplyEvent::Kind::text;
+        if (is_text && is_cut) {
+            say_content(std::move(part.text));
+            continue;
+        }
+        is_cut = last && part.kind == ReplyEvent::Kind::call_dropped;
+        std::string piece;
+        AUSPEX_TRY((is_text ? stops.push(part.text) : stops.finish()).get(piece));
+        say_content(std::move(piece));
+        if (part.kind == ReplyEvent::Kind::call_end) ++n_call;
+        if (!is_text) events.push_back(std::move(part));
+    }
+    return {};
+}
+
+void ReplyGenerator::Impl::say_content(std::string piece) {
+    if (piece.empty()) return;
+    content += piece;
+    events.push_back(reply_generator_impl::text_event(std::move(piece)));
+}
+
+Status ReplyGenerator::Impl::end() {
+    if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
+    AUSPEX_TRY(take_back());
+    std::string rest;
+    AUSPEX_TRY(text.finish().get(rest));
+    AUSPEX_TRY(say_text(rest));
+    std::vector<ReplyEvent> parts;
+    AUSPEX_TRY(parser.finish().get(parts));
+    AUSPEX_TRY(say(std::move(parts), true));
+    std::string held;
+    AUSPEX_TRY(stops.finish().get(held));
+    say_content(std::move(held));
+    reply = parser.reply();
+    if (stops.found()) {  // what came after it is no part of the reply
+        finish = Finish::stop;
+        reply.tool_calls.resize(n_call);
+    }
+    if (stops.found() || !options.parse) reply.content = std::move(content);
+    finished = true;
+    return {};
+}
+
+ReplyGenerator::ReplyGenerator() noexcept = default;
+ReplyGenerator::~ReplyGenerator() = default;
+ReplyGenerator::ReplyGenerator(ReplyGenerator&&) noexcept = default;
+ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
+
+ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
+    : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(model, session, std::move(options)); })) {
+    if (impl_ && !(impl_->text && impl_->parser && impl_->stops)) impl_.reset();
+}
+
+Result<std::vector<ReplyEvent>> ReplyGenerator::next() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    AUSPEX_TRY(impl_->usable());
+    AUSPEX_TRY(impl_->step());
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Result<std::vector<ReplyEvent>> ReplyGenerator::push(Token id) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    AUSPEX_TRY(impl_->usable());
+    const uint32_t n_vocab = impl_->model.info().n_vocab;
+    if (id < 0 || static_cast<uint32_t>(id) >= n_vocab)
+        return detail::fail(Code::bad_argument, "token ", id, " is outside the vocabulary of ", n_vocab);
+    AUSPEX_TRY(impl_->go_on(id));
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Result<Span<const float>> ReplyGenerator::logits() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    AUSPEX_TRY(impl_->take_back());
+    return impl_->session.logits();
+}
+AUSPEX_CATCH
+
+Result<std::vector<ReplyEvent>> ReplyGenerator::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    if (impl_->finished) return Status(Code::bad_argument, "the reply is finished; finish() was called before");
+    AUSPEX_TRY(impl_->end());
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Finish ReplyGenerator::ended() const { return impl_ ? impl_->finish : Finish::none; }
+const std::string* ReplyGenerator::stop() const { return impl_ ? impl_->stops.found() : nullptr; }
+bool ReplyGenerator::in_thinking() const { return impl_ && impl_->thinking; }
+
+Span<const Token> ReplyGenerator::tokens() const {
+    if (!impl_) return {};
+    return Span<const Token>(impl_->session.history().data() + impl_->n_prompt, impl_->n_token());
+}
+
+const ChatReply& ReplyGenerator::reply() const {
+    static const ChatReply empty;
+    return impl_ ? impl_->reply : empty;
+}
+
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+AUSPEX_SMALL_CODE_END
 
 #pragma pop_macro("emit")
 #pragma pop_macro("slots")

@@ -283,6 +283,7 @@
 #include "engine/session_fork.cpp"
 #include "engine/score.cpp"
 #include "engine/text_stream.cpp"
+#include "engine/reply_generator.cpp"
 
 // capi
 #include "auspex.h"

@@ -1309,6 +1309,97 @@ class AUSPEX_API StopFilter {
     std::unique_ptr<Impl> impl_;
 };
 
+/// No limit, in ReplyOptions.
+constexpr uint64_t kNoLimit = UINT64_MAX;
+
+struct ReplyOptions {
+    Sampling sampling;
+    /// The constraint begins after the thinking, which stays free. Off: it holds from the first token on.
+    bool free_thinking = false;
+    uint64_t max_tokens = kNoLimit;
+    /// Thinking that has not ended after this many tokens of the reply is closed, and the answer begins. 0: at once.
+    uint64_t max_thinking_tokens = kNoLimit;
+    std::vector<std::string> stops;  ///< end the reply and are not shown; not looked for in thinking and calls
+    bool inside_thinking = false;    ///< as in ChatPrompt
+    std::vector<std::string> tools;  ///< as in ChatRequest
+    bool parse = true;               ///< off: no reply of a chat; all of it is text
+    bool special = false;            ///< as in DecodeOptions
+    /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking comes in the
+    /// pieces that drafting gives.
+    bool one_by_one = false;
+};
+
+/// Why a reply ended.
+enum class Finish : uint8_t {
+    none,     ///< it has not
+    end,      ///< the model ended it
+    stop,     ///< a stop string
+    length,   ///< ReplyOptions::max_tokens
+    context,  ///< the context is full
+};
+
+/// Generates one reply to the prompt that is a Session's history: samples, ends thinking that is too long, finds stop
+/// strings, and splits the text into thinking, content and calls. What auspex_chat() and `auspex serve` run on. Can be
+/// moved, not copied.
+///
+///     ReplyGenerator reply(model, session, options);
+///     while (s.ok() && reply.ended() == Finish::none) {
+///         s = reply.next().get(events);
+///         ...
+///     }
+///     s = reply.finish().get(events);
+///
+/// thread    that of the Session.
+class AUSPEX_API ReplyGenerator {
+  public:
+    ReplyGenerator() noexcept;
+    /// model     the Session's.
+    /// session   after sync() with the prompt. It outlives the generator; until finish() nobody else changes its
+    ///           history. move_to() is allowed.
+    ReplyGenerator(const Model& model, Session& session, ReplyOptions options = {});
+    ~ReplyGenerator();
+    ReplyGenerator(ReplyGenerator&&) noexcept;
+    ReplyGenerator& operator=(ReplyGenerator&&) noexcept;
+
+    /// One pass of the model, or the end of thinking that is too long.
+    ///
+    /// returns   what may be shown now; often nothing.
+    /// errors    those of Session::next(), but context_full is an end; and of Session::sync(). bad_argument: an empty
+    ///           generator; a reply that has ended; a constraint that refuses the end of the thinking. After
+    ///           device_lost and cancelled it may be called again, and nothing of the reply is lost.
+    /// cost      that of Session::next().
+    Result<std::vector<ReplyEvent>> next();
+    /// Goes on with this token instead of a sampled one.
+    ///
+    /// errors    as next(); bad_argument: an id outside the vocabulary.
+    Result<std::vector<ReplyEvent>> push(Token id);
+    /// The logits of the next token, as Session::logits(). What was drafted beyond the last one is taken back.
+    Result<Span<const float>> logits();
+    /// What was held back. Also for a reply that has not ended, which then has. The session's history ends with the
+    /// last token of the reply: what was drafted beyond is taken back.
+    ///
+    /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator, or a
+    ///           second call; out_of_memory.
+    Result<std::vector<ReplyEvent>> finish();
+
+    /// A stop string may be found as late as in finish().
+    Finish ended() const;
+    /// The stop string that ended the reply, until the generator is moved or destroyed; null: none did.
+    const std::string* stop() const;
+    /// The tokens of the reply, without one that ended it. The view is valid until the session's next call.
+    Span<const Token> tokens() const;
+    /// The next token belongs to the thinking, as far as the text so far says.
+    bool in_thinking() const;
+    /// The reply, once finish() was called.
+    const ChatReply& reply() const;
+    /// False also where there was no memory to make it.
+    explicit operator bool() const { return impl_ != nullptr; }
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
 // ------------------------------------------------------------------------ measuring and testing
 
 /// Why the draft depth changed.

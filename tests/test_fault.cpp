@@ -206,6 +206,16 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     Sampling sampling;
     fail_in_turn("Constraint::create", [&] { return Constraint::create(model, grammar).get(sampling.constraint); });
     fail_in_turn("next under a constraint", [&] { return session.next(sampling).status(); });
+    fail_in_turn("ReplyGenerator", [&] {
+        Status s = session.sync(prompt).status();
+        if (!s.ok()) return s;
+        ReplyOptions reply_options;
+        reply_options.max_tokens = 6;
+        ReplyGenerator reply(model, session, reply_options);
+        if (!reply) return Status(Code::out_of_memory, "");
+        while (s.ok() && reply.ended() == Finish::none) s = reply.next().status();
+        return s.ok() ? reply.finish().status() : s;
+    });
     fail_in_turn("score", [&] { return session.score(prompt, [](size_t, Span<const float>) {}); });
     fail_in_turn("score_mtp", [&] { return session.score_mtp(prompt, 1, [](size_t, Span<const float>) {}); });
 }

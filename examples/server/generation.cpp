@@ -14,6 +14,17 @@ namespace {
 
 constexpr auto kGather = std::chrono::milliseconds(16);  // a frame of a screen
 
+Finish finish_of(auspex::Finish finish) {
+    switch (finish) {
+        case auspex::Finish::length:
+        case auspex::Finish::context: return Finish::length;
+        case auspex::Finish::stop: return Finish::stop_string;
+        case auspex::Finish::end:
+        case auspex::Finish::none: break;  // none: of a script
+    }
+    return Finish::end;
+}
+
 }  // namespace
 
 uint64_t Usage::n_drafted() const { return std::accumulate(drafted, drafted + auspex::kMaxDraft, uint64_t{0}); }
@@ -65,40 +76,29 @@ class Generation::Reply {
           i_choice_(i_choice),
           worker_(worker),
           model_(worker.model),
-          session_(worker.session),
-          ids_(request_.ids),
-          text_(worker.model, {}, decoding(request_)),
-          parser_(request_.inside_thinking, request_.tools),
-          stops_(request_.stops) {
-        sampling_ = request_.sampling;
-        sampling_.seed += i_choice;
-        sampling_.constrained_from = ids_.size();
-        thinking_ = request_.inside_thinking;
-        may_open_ = request_.is_chat && !thinking_;
-        if (request_.constrain_answer && thinking_) std::swap(after_thinking_, sampling_.constraint);
-    }
+          session_(worker.session) {}
 
     Status run() {
         session_.clear_stats();
         const double start = cli::now();
         auspex::SyncReport synced;
-        Status s = worker_.call([&] { return session_.sync(ids_, request_.marks).get(synced); });
+        Status s = worker_.call([&] { return session_.sync(request_.ids, request_.marks).get(synced); });
         usage_.prompt_s = cli::now() - start;
         if (!s.ok()) {  // the client left, for example: what was computed until then counts
             usage_.n_prompt = session_.stats().rows_prefilled;
             usage_.reuse = "not to the end of the prompt";
             return s;
         }
-        usage_.n_prompt = ids_.size();
-        usage_.n_cached = std::min(synced.rows_reused, ids_.size());
+        usage_.n_prompt = request_.ids.size();
+        usage_.n_cached = std::min(synced.rows_reused, request_.ids.size());
         usage_.reuse = synced.text;
         push(GenerationEvent::Kind::prompt);
         start_ = cli::now();
+        reply_ = auspex::ReplyGenerator(model_, session_, options());
+        if (!reply_) return Status(cli::Code::out_of_memory, "no memory for a reply");
         if (request_.scripted) s = model_.encode(request_.scripted->reply, {true}).get(script_);
-        bool complete = request_.n_max == 0;
-        if (complete) finish_ = Finish::length;
-        while (s.ok() && !complete) s = step(&complete);
-        if (s.code == cli::Code::context_full) s = Status(), finish_ = Finish::length;
+        while (s.ok() && reply_.ended() == auspex::Finish::none && !(request_.scripted && n_said_ == script_.size()))
+            s = step();
         if (s.ok()) s = show_rest();
         count_use();
         if (s.ok()) push(GenerationEvent::Kind::end);
@@ -108,203 +108,88 @@ class Generation::Reply {
     const Usage& usage() const { return usage_; }
 
   private:
-    static auspex::DecodeOptions decoding(const GenerationRequest& r) {
-        auspex::DecodeOptions o;
-        o.special = r.special;
+    auspex::ReplyOptions options() const {
+        auspex::ReplyOptions o;
+        o.sampling = request_.sampling;
+        o.sampling.seed += i_choice_;
+        o.free_thinking = request_.constrain_answer;
+        if (request_.n_max >= 0) o.max_tokens = static_cast<uint64_t>(request_.n_max);
+        if (request_.thinking_budget >= 0) o.max_thinking_tokens = static_cast<uint64_t>(request_.thinking_budget);
+        o.stops = request_.stops;
+        o.inside_thinking = request_.inside_thinking;
+        o.tools = request_.tools;
+        o.parse = request_.is_chat;
+        o.special = request_.special;
+        o.one_by_one = request_.n_top_logprob >= 0;
         return o;
     }
 
     /// One pass of the model, or one token of the script.
-    Status step(bool* complete) {
-        if (is_over_budget()) return close_thinking(kCloseThinking, complete);
+    Status step() {
+        const size_t n_before = reply_.tokens().size();
         Status s = read_logits();
+        if (s.ok() && request_.scripted && request_.scripted->lose_device && n_said_ == script_.size() / 2)
+            s = worker_.recover();
         if (!s.ok()) return s;
-        if (request_.scripted) return scripted_step(complete);
-        auspex::Span<const Token> tokens;
-        s = worker_.call([&] { return session_.next(sampling_).get(tokens); });
+        std::vector<ReplyEvent> parts;
+        s = worker_.call(
+            [&] { return (request_.scripted ? reply_.push(script_[n_said_]) : reply_.next()).get(parts); });
         if (!s.ok()) return s;
-        return take(std::vector<Token>(tokens.begin(), tokens.end()), false, complete);
-    }
-
-    /// Thinking is no part of the answer.
-    bool wants_logits() const { return request_.n_top_logprob >= 0 && !thinking_; }
-
-    /// Keeps what the next token is sampled from.
-    Status read_logits() {
-        logits_.clear();
-        if (!wants_logits()) return {};
-        // What was drafted beyond the last token is taken back.
-        Status s = session_.history().size() == ids_.size() ? Status() : sync(ids_);
-        auspex::Span<const float> logits;
-        if (s.ok()) s = worker_.call([&] { return session_.logits().get(logits); });
-        if (s.ok()) logits_.assign(logits.begin(), logits.end());
+        if (request_.scripted) ++n_said_;
+        const auspex::Span<const Token> tokens = reply_.tokens();
+        if (tokens.size() > n_before) s = find_logprob(tokens[n_before]);
+        usage_.n_predicted = tokens.size() + (reply_.ended() == auspex::Finish::end ? 1 : 0);
+        to_.n_token_ = usage_.n_predicted;
+        if (s.ok()) tell(std::move(parts));
         return s;
     }
 
-    Status sync(const std::vector<Token>& history) {
-        return worker_.call([&] { return session_.sync(history).status(); });
+    /// Keeps what the next token is sampled from. Thinking is no part of the answer.
+    Status read_logits() {
+        logits_.clear();
+        if (request_.n_top_logprob < 0 || reply_.in_thinking()) return {};
+        auspex::Span<const float> logits;
+        const Status s = worker_.call([&] { return reply_.logits().get(logits); });
+        if (s.ok()) logits_.assign(logits.begin(), logits.end());
+        return s;
     }
 
     Status find_logprob(Token id) {
         if (logits_.empty()) return {};
         TokenLogprob found;
         const Status s = server::find_logprob(model_, logits_, id, request_.n_top_logprob).get(found);
-        logits_.clear();
         if (s.ok()) logprobs_.push_back(std::move(found));
         return s;
     }
 
-    Status scripted_step(bool* complete) {
-        if (n_said_ == script_.size()) {
-            *complete = true;
-            return {};
-        }
-        if (request_.scripted->lose_device && n_said_ == script_.size() / 2) {
-            const Status s = worker_.recover();
-            if (!s.ok()) return s;
-        }
-        return force({script_[n_said_++]}, complete);
-    }
-
-    bool is_over_budget() const {
-        const int64_t budget = request_.thinking_budget;
-        return thinking_ && budget >= 0 && static_cast<int64_t>(usage_.n_predicted) >= budget;
-    }
-
-    /// Ends the thinking with this text. What the answer is constrained by begins after it.
-    Status close_thinking(const std::string& text, bool* complete) {
-        std::vector<Token> ids;
-        Status s = model_.encode(text, {true}).get(ids);
-        thinking_ = false;
-        if (s.ok()) s = force(ids, complete);
-        if (!after_thinking_) return s;
-        sampling_.constraint = std::move(after_thinking_);
-        sampling_.constrained_from = ids_.size();
-        return s;
-    }
-
-    /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
-    /// a constrained answer begins. Tokens after it were sampled without the constraint and are taken back.
-    Status find_close(Token id, std::string* text) {
-        std::string bytes;
-        const Status s = model_.decode(auspex::Span<const Token>(&id, 1), {true}).get(bytes);
-        if (model_.is_end(id)) *text = kCloseThinking;
-        if (!s.ok() || !text->empty()) return s;
-        const std::string tag = "</think>";
-        const size_t n_before = thought_.size();
-        thought_ += bytes;
-        const size_t at = thought_.find(tag);
-        if (at != std::string::npos) *text = thought_.substr(n_before, at + tag.size() - n_before) + "\n\n";
-        if (thought_.size() > tag.size()) thought_.erase(0, thought_.size() - tag.size());
-        return s;
-    }
-
-    /// Where the prompt has not opened the thinking, the model may do so as the first thing it writes.
-    void find_opening() {
-        if (!may_open_ || !parser_.in_thinking()) return;
-        thinking_ = true;
-        may_open_ = false;
-    }
-
-    /// Goes on with these tokens, whatever the model would sample.
-    Status force(const std::vector<Token>& tokens, bool* complete) {
-        std::vector<Token> longer = ids_;
-        longer.insert(longer.end(), tokens.begin(), tokens.end());
-        const Status s = sync(longer);
-        // More tokens than the context holds are a bad argument there.
-        if (s.code == cli::Code::bad_argument) return Status(cli::Code::context_full, s.text);
-        return s.ok() ? take(tokens, true, complete) : s;
-    }
-
-    Status take(const std::vector<Token>& tokens, bool forced, bool* complete) {
-        for (const Token id : tokens) {
-            if (!forced && wants_logits() && logits_.empty()) return {};  // drafted: the next step reads its logits
-            if (is_over_budget())
-                return {};  // the next step closes the thinking; what was drafted beyond is taken back
-            if (thinking_) {
-                std::string close;
-                const Status s = find_close(id, &close);
-                if (!s.ok()) return s;
-                thinking_ = close.empty();
-                if (!thinking_ && after_thinking_) return close_thinking(close, complete);
-            }
-            ++usage_.n_predicted;
-            ids_.push_back(id);
-            if (model_.is_end(id)) {
-                *complete = true;
-                return {};
-            }
-            Status s = find_logprob(id);
-            if (s.ok()) s = show(text_.push(id));
-            if (!s.ok()) return s;
-            find_opening();
-            const bool full = request_.n_max >= 0 && static_cast<int64_t>(usage_.n_predicted) >= request_.n_max;
-            if (full) finish_ = Finish::length;
-            *complete = full || stops_.found();
-            if (*complete) return {};
-        }
-        return {};
-    }
-
-    static ReplyEvent text_part(const std::string& text) {
-        ReplyEvent part;
-        part.text = text;
-        return part;
-    }
-
-    Status show(const cli::Result<std::string>& piece) {
-        if (!piece.ok()) return piece.status();
-        to_.n_token_ = usage_.n_predicted;
-        if (piece.value().empty()) return {};
-        if (request_.is_chat) return tell(parser_.push(piece.value()));
-        return tell(std::vector<ReplyEvent>{text_part(piece.value())});
-    }
-
-    /// What was held back, as no more follows.
+    /// What was held back, as no more follows. Where the reply was cut this may be the beginning of a call, which is no
+    /// answer.
     Status show_rest() {
-        Status s = show(text_.finish());
-        if (s.ok() && request_.is_chat) s = tell(finish_parser());
-        std::string held;
-        if (s.ok()) s = stops_.finish().get(held);
-        if (!held.empty()) push(GenerationEvent::Kind::text, {text_part(held)});
-        if (stops_.found()) {
-            finish_ = Finish::stop_string;
-            stop_ = *stops_.found();
-        }
-        return s;
-    }
-
-    /// What the parser held back. Where the reply was cut this may be the beginning of a call, which is no answer.
-    cli::Result<std::vector<ReplyEvent>> finish_parser() {
         std::vector<ReplyEvent> parts;
-        const Status s = parser_.finish().get(parts);
+        const Status s = worker_.call([&] { return reply_.finish().get(parts); });
         if (!s.ok()) return s;
-        for (ReplyEvent& part : parts)
-            if (part.kind == ReplyEvent::Kind::text && finish_ == Finish::length && request_.streams_calls())
-                part.text.resize(std::min(part.text.find('<'), part.text.size()));
-        return parts;
+        finish_ = finish_of(reply_.ended());
+        if (finish_ == Finish::length && request_.streams_calls())
+            for (ReplyEvent& part : parts)
+                if (part.kind == ReplyEvent::Kind::text)
+                    part.text.resize(std::min(part.text.find('<'), part.text.size()));
+        tell(std::move(parts));
+        return {};
     }
 
-    /// Passes the parts of the reply on, up to a stop string in its text. No stop string spans a call.
-    Status tell(cli::Result<std::vector<ReplyEvent>> parsed) {
-        if (!parsed.ok()) return parsed.status();
-        std::vector<ReplyEvent> parts;
-        for (ReplyEvent& part : parsed.value()) {
-            if (stops_.found()) break;
+    /// Passes the parts of the reply on. What follows a call that the reply ended in, and whose beginning was told, is
+    /// no answer.
+    void tell(std::vector<ReplyEvent> parts) {
+        std::vector<ReplyEvent> told;
+        for (ReplyEvent& part : parts) {
             const bool is_text = part.kind == ReplyEvent::Kind::text;
-            // The reply ended in a call whose beginning was told: what of it follows as text is no answer.
-            if (is_text && is_cut_) continue;
-            std::string text;
-            const Status s = (is_text ? stops_.push(part.text) : stops_.finish()).get(text);
-            if (!s.ok()) return s;
-            if (!text.empty()) parts.push_back(text_part(text));
+            if (is_text && (is_cut_ || part.text.empty())) continue;
             is_cut_ = is_cut_ || (part.kind == ReplyEvent::Kind::call_dropped && request_.streams_calls());
-            if (!is_text) parts.push_back(std::move(part));
+            told.push_back(std::move(part));
         }
-        if (parts.empty()) return {};
+        if (told.empty()) return;
         if (request_.live_usage) count_use();
-        push(GenerationEvent::Kind::text, std::move(parts));
-        return {};
+        push(GenerationEvent::Kind::text, std::move(told));
     }
 
     void count_use() {
@@ -322,7 +207,7 @@ class Generation::Reply {
         e.parts = std::move(parts);
         e.n_token = usage_.n_predicted;
         e.finish = finish_;
-        e.stop = stop_;
+        if (reply_.stop()) e.stop = *reply_.stop();
         e.logprobs = std::exchange(logprobs_, {});
         if (kind != GenerationEvent::Kind::text || request_.live_usage) e.usage = usage_;
         to_.push(std::move(e));
@@ -334,22 +219,13 @@ class Generation::Reply {
     Worker& worker_;
     const auspex::Model& model_;
     Session& session_;
-    std::vector<Token> ids_;  ///< prompt and reply
-    auspex::TextStream text_;
-    auspex::ReplyStream parser_;  ///< of a chat
-    auspex::StopFilter stops_;
+    auspex::ReplyGenerator reply_;
     bool is_cut_ = false;  ///< the reply ended in a call that was passed on
-    auspex::Sampling sampling_;
     Usage usage_;
     double start_ = 0;  ///< of the reply
     Finish finish_ = Finish::end;
-    std::string stop_;
-    bool thinking_ = false;
-    bool may_open_ = false;              ///< the model may begin with it
-    std::string thought_;                ///< the end of the thinking so far
-    auspex::Constraint after_thinking_;  ///< waits for its end
     std::vector<Token> script_;
-    size_t n_said_ = 0;
+    size_t n_said_ = 0;                   ///< of it
     std::vector<float> logits_;           ///< those of the next token, or empty
     std::vector<TokenLogprob> logprobs_;  ///< not pushed yet
 };

@@ -17,9 +17,6 @@
 
 namespace server {
 
-/// What a template writes between a reply's thinking and its answer.
-constexpr char kCloseThinking[] = "\n</think>\n\n";
-
 /// What the engine's thread works with.
 struct Worker {
     const auspex::Model& model;

@@ -276,7 +276,7 @@ Failure render(const Engine& engine, const Conversation& conversation, const Def
     if (!s.ok()) return from_status(s);
     *tools = std::move(request.tools);
     if (conversation.begun.empty()) return {};
-    if (prompt->inside_thinking) prompt->pieces.push_back({kCloseThinking, true});
+    if (prompt->inside_thinking) prompt->pieces.push_back({"\n</think>\n\n", true});
     prompt->inside_thinking = false;
     prompt->pieces.push_back({conversation.begun, false});
     return {};

@@ -1,0 +1,263 @@
+// ReplyGenerator: what ends a reply, and that nothing of it depends on drafts, on how far they go, or on interruptions.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "draft_rig.h"
+#include "session_rig.h"
+
+using namespace auspex;
+using draft_rig::demo_model;
+
+namespace {
+
+using Kind = ReplyEvent::Kind;
+
+const char* const kPrompt = "2026-03-14 08:00 Pump-3 status=";
+
+struct Replied {
+    std::string thinking, content;  ///< what the events said
+    ChatReply reply;
+    std::vector<Token> tokens;
+    Finish finish = Finish::none;
+    size_t n_step = 0;
+};
+
+void add(Replied* to, const std::vector<ReplyEvent>& events) {
+    for (const ReplyEvent& e : events) (e.kind == Kind::reasoning ? to->thinking : to->content) += e.text;
+}
+
+/// The whole reply to kPrompt. The session's history must end with it.
+Replied replied(const Model& model, Session& session, const ReplyOptions& options) {
+    const std::vector<Token> prompt = model.encode(kPrompt).value();
+    test::sync(session, prompt);
+    ReplyGenerator reply(model, session, options);
+    REQUIRE(reply);
+    Replied r;
+    while (reply.ended() == Finish::none) {
+        const auto events = reply.next();
+        REQUIRE_MESSAGE(events.ok(), events.status().message());
+        add(&r, events.value());
+        ++r.n_step;
+    }
+    add(&r, reply.finish().value());
+    r.tokens.assign(reply.tokens().begin(), reply.tokens().end());
+    r.reply = reply.reply();
+    r.finish = reply.ended();
+    const size_t n_end = r.finish == Finish::end ? 1 : 0;
+    CHECK(session.history().size() == prompt.size() + r.tokens.size() + n_end);
+    CHECK(std::equal(r.tokens.begin(), r.tokens.end(), session.history().begin() + prompt.size()));
+    CHECK(r.reply.content == r.content);
+    CHECK(r.reply.thinking == r.thinking);
+    return r;
+}
+
+Session session_on(const Model& model, int depth, uint32_t n_context = 512) {
+    SessionOptions o;
+    o.n_context = n_context;
+    o.draft.source = Draft::best;
+    o.draft.depth = depth;
+    return test::open(model, o);
+}
+
+/// Plain decoding of n tokens after kPrompt, as text.
+std::string plain_text(const Model& model, size_t n) {
+    Session session = session_on(model, 0);
+    test::sync(session, model.encode(kPrompt).value());
+    return model.decode(test::more(session, n)).value();
+}
+
+}  // namespace
+
+TEST_CASE("a reply ends at its limit, at a stop string, and where the context is full, with drafts and without") {
+    const Model model = demo_model(1);
+    const std::string text = plain_text(model, 40);
+    for (const int depth : {0, 3, 8}) {
+        Session session = session_on(model, depth);
+        ReplyOptions o;
+        o.max_tokens = 40;
+        Replied r = replied(model, session, o);
+        CHECK(r.finish == Finish::length);
+        CHECK(r.tokens.size() == 40);
+        CHECK(r.content == text);
+        CHECK((depth == 0 || r.n_step < 40));
+
+        o.max_tokens = kNoLimit;
+        const std::string stop = text.substr(21, 4);
+        o.stops = {"not in it", stop};
+        r = replied(model, session, o);
+        CHECK(r.finish == Finish::stop);
+        CHECK(r.content == text.substr(0, text.find(stop)));
+
+        Session small = session_on(model, depth, 64);
+        o.stops.clear();
+        r = replied(model, small, o);
+        CHECK(r.finish == Finish::context);
+        CHECK(small.history().size() == 64);
+
+        o.max_tokens = 0;
+        r = replied(model, session, o);
+        CHECK(r.finish == Finish::length);
+        CHECK((r.n_step == 0 && r.content.empty()));
+    }
+}
+
+TEST_CASE("a reply ends where the model ends it") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 3);
+    ReplyOptions o;
+    for (Token id = 0; id < static_cast<Token>(model.info().n_vocab); ++id)
+        if (model.is_end(id)) o.sampling.logit_bias = {{id, 1000}};
+    const Replied r = replied(model, session, o);
+    CHECK(r.finish == Finish::end);
+    CHECK((r.tokens.empty() && r.content.empty()));
+    CHECK(model.is_end(session.history()[session.history().size() - 1]));
+}
+
+TEST_CASE("thinking that is too long is closed, and the constraint of the answer begins after it") {
+    const Model model = demo_model(1);
+    const Grammar grammar = Grammar::from_regex("[0-9]{3}").value();
+    std::string thought;
+    for (const int depth : {0, 3, 8})
+        for (const uint64_t budget : {uint64_t{0}, uint64_t{1}, uint64_t{7}, uint64_t{20}}) {
+            Session session = session_on(model, depth);
+            ReplyOptions o;
+            o.inside_thinking = true;
+            o.max_thinking_tokens = budget;
+            o.max_tokens = 60;
+            const Replied open = replied(model, session, o);
+            CHECK(open.content.size() > 20);
+
+            o.free_thinking = true;
+            o.sampling.constraint = Constraint::create(model, grammar).value();
+            const Replied r = replied(model, session, o);
+            CHECK(r.finish == Finish::end);
+            CHECK(r.thinking == open.thinking);
+            CHECK(r.content.size() == 3);
+            CHECK(std::all_of(r.content.begin(), r.content.end(), [](char c) { return c >= '0' && c <= '9'; }));
+            CHECK(r.thinking.empty() == (budget == 0));
+            if (budget == 20 && depth == 0) thought = r.thinking;
+            if (budget == 20) CHECK(r.thinking == thought);
+
+            o.free_thinking = false;  // the grammar knows no </think>
+            test::sync(session, model.encode(kPrompt).value());
+            ReplyGenerator refused(model, session, o);
+            Status s;
+            while (s.ok() && refused.ended() == Finish::none) s = refused.next().status();
+            if (budget > 3) continue;  // it ends before
+            CHECK(s.code == Code::bad_argument);
+            CHECK(s.text.find("set free_thinking") != std::string::npos);
+        }
+}
+
+TEST_CASE("one by one, each token of the answer has logits, and thinking comes in pieces") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 3);
+    ReplyOptions o;
+    o.inside_thinking = true;
+    o.max_thinking_tokens = 16;
+    o.max_tokens = 40;
+    const Replied whole = replied(model, session, o);
+    o.one_by_one = true;
+    test::sync(session, model.encode(kPrompt).value());
+    ReplyGenerator reply(model, session, o);
+    Replied r;
+    size_t n_seen = 0;
+    while (reply.ended() == Finish::none) {
+        const size_t n_before = reply.tokens().size();
+        Token likely = -1;
+        if (!reply.in_thinking()) {
+            const auto logits = reply.logits();
+            REQUIRE_MESSAGE(logits.ok(), logits.status().message());
+            likely = static_cast<Token>(std::max_element(logits.value().begin(), logits.value().end()) -
+                                        logits.value().begin());
+        }
+        add(&r, reply.next().value());
+        if (likely < 0 || reply.ended() == Finish::end) continue;
+        REQUIRE(reply.tokens().size() == n_before + 1);
+        CHECK(reply.tokens()[n_before] == likely);
+        ++n_seen;
+    }
+    add(&r, reply.finish().value());
+    CHECK(n_seen >= 8);
+    CHECK(r.thinking == whole.thinking);
+    CHECK(r.content == whole.content);
+}
+
+TEST_CASE("a reply goes on where it was cancelled") {
+    const Model model = demo_model(1);
+    ReplyOptions o;
+    o.inside_thinking = true;
+    o.max_thinking_tokens = 16;
+    o.max_tokens = 40;
+    o.stops = {"nowhere"};
+    Session calm = session_on(model, 3);
+    const Replied whole = replied(model, calm, o);
+    Session session = session_on(model, 3);
+    test::sync(session, model.encode(kPrompt).value());
+    ReplyGenerator reply(model, session, o);
+    Replied r;
+    for (int i = 0; reply.ended() == Finish::none; ++i) {
+        session.cancel(i % 2 == 0);
+        const auto events = reply.next();
+        if (i % 2 == 0)
+            CHECK(events.status().code == Code::cancelled);
+        else
+            add(&r, events.value());
+    }
+    session.cancel(false);
+    add(&r, reply.finish().value());
+    CHECK(r.thinking == whole.thinking);
+    CHECK(r.content == whole.content);
+}
+
+TEST_CASE("tokens of the caller's own are part of the reply, and what is no chat is not parsed") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 3);
+    const std::string said = "<think>\na\n</think>\n\nok <tool_call> 4";
+    const std::vector<Token> ids = model.encode(said, EncodeOptions{true}).value();
+    for (const bool parse : {true, false}) {
+        test::sync(session, model.encode(kPrompt).value());
+        ReplyOptions o;
+        o.parse = parse;
+        ReplyGenerator reply(model, session, o);
+        Replied r;
+        for (const Token id : ids) add(&r, reply.push(id).value());
+        add(&r, reply.finish().value());
+        CHECK(reply.ended() == Finish::none);
+        CHECK(reply.tokens().size() == ids.size());
+        CHECK(r.thinking == (parse ? "a" : ""));
+        CHECK(r.content == (parse ? "ok <tool_call> 4" : said));
+        CHECK(reply.reply().content == r.content);
+        CHECK(reply.push(ids[0]).status().text.find("the reply has ended") != std::string::npos);
+        CHECK(reply.next().status().code == Code::bad_argument);
+        CHECK(reply.finish().status().code == Code::bad_argument);
+    }
+}
+
+TEST_CASE("errors of a ReplyGenerator name what is wrong") {
+    ReplyGenerator none;
+    CHECK(!none);
+    CHECK(none.next().status().text.find("ReplyGenerator") != std::string::npos);
+    CHECK(none.push(0).status().code == Code::bad_argument);
+    CHECK(none.logits().status().code == Code::bad_argument);
+    CHECK(none.finish().status().code == Code::bad_argument);
+    CHECK(none.tokens().empty());
+    CHECK((none.ended() == Finish::none && !none.in_thinking() && !none.stop() && none.reply().content.empty()));
+
+    const Model model = demo_model(1);
+    Session empty;
+    ReplyGenerator no_session(model, empty);
+    CHECK(no_session.next().status().code == Code::bad_argument);
+    Session session = session_on(model, 0);
+    ReplyGenerator no_prompt(model, session);
+    CHECK(no_prompt.next().status().code == Code::bad_argument);
+    test::sync(session, model.encode(kPrompt).value());
+    ReplyGenerator reply(model, session);
+    for (const Token id : {Token{-1}, static_cast<Token>(model.info().n_vocab)})
+        CHECK(reply.push(id).status().text.find("outside the vocabulary") != std::string::npos);
+    ReplyOptions wrong;
+    wrong.sampling.top_p = 2;
+    ReplyGenerator refused(model, session, wrong);
+    CHECK(refused.next().status().text.find("top_p") != std::string::npos);
+}
