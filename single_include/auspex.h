@@ -2298,6 +2298,7 @@ class Chat {
             AUSPEX_C_TRY(say(reply_.next()));
         }
         AUSPEX_C_TRY(say(reply_.finish()));
+        AUSPEX_C_TRY(reply_.resume());
         return close();
     }
 

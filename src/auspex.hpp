@@ -1354,8 +1354,8 @@ class AUSPEX_API ReplyGenerator {
   public:
     ReplyGenerator() noexcept;
     /// model     the Session's.
-    /// session   after sync() with the prompt. It outlives the generator; until finish() nobody else changes its
-    ///           history. move_to() is allowed.
+    /// session   after sync() with the prompt. It outlives the generator. Whoever changes its history before finish()
+    ///           calls resume() before the next step. move_to() is allowed.
     ReplyGenerator(const Model& model, Session& session, ReplyOptions options = {});
     ~ReplyGenerator();
     ReplyGenerator(ReplyGenerator&&) noexcept;
@@ -1375,18 +1375,23 @@ class AUSPEX_API ReplyGenerator {
     Result<std::vector<ReplyEvent>> push(Token id);
     /// The logits of the next token, as Session::logits(). What was drafted beyond the last one is taken back.
     Result<Span<const float>> logits();
-    /// What was held back. Also for a reply that has not ended, which then has. The session's history ends with the
-    /// last token of the reply: what was drafted beyond is taken back.
+    /// Makes the session's history the prompt and the reply so far: after the session was used for something else, such
+    /// as another reply, and at the end, where it may be longer by what was drafted beyond.
     ///
-    /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator, or a
-    ///           second call; out_of_memory.
+    /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
+    /// cost      that of Session::sync(): within SessionOptions::checkpoint_bytes copies of rows and state, and one
+    /// row.
+    Status resume();
+    /// What was held back. Also for a reply that has not ended, which then has.
+    ///
+    /// errors    bad_argument: an empty generator, or a second call; out_of_memory.
     Result<std::vector<ReplyEvent>> finish();
 
     /// A stop string may be found as late as in finish().
     Finish ended() const;
     /// The stop string that ended the reply, until the generator is moved or destroyed; null: none did.
     const std::string* stop() const;
-    /// The tokens of the reply, without one that ended it. The view is valid until the session's next call.
+    /// The tokens of the reply, without one that ended it. The view is valid until the generator's next call.
     Span<const Token> tokens() const;
     /// The next token belongs to the thinking, as far as the text so far says.
     bool in_thinking() const;

@@ -41,6 +41,7 @@ Replied replied(const Model& model, Session& session, const ReplyOptions& option
         ++r.n_step;
     }
     add(&r, reply.finish().value());
+    REQUIRE(reply.resume().ok());
     r.tokens.assign(reply.tokens().begin(), reply.tokens().end());
     r.reply = reply.reply();
     r.finish = reply.ended();
@@ -241,6 +242,7 @@ TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     CHECK(none.next().status().text.find("ReplyGenerator") != std::string::npos);
     CHECK(none.push(0).status().code == Code::bad_argument);
     CHECK(none.logits().status().code == Code::bad_argument);
+    CHECK(none.resume().code == Code::bad_argument);
     CHECK(none.finish().status().code == Code::bad_argument);
     CHECK(none.tokens().empty());
     CHECK((none.ended() == Finish::none && !none.in_thinking() && !none.stop() && none.reply().content.empty()));
@@ -260,4 +262,44 @@ TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     wrong.sampling.top_p = 2;
     ReplyGenerator refused(model, session, wrong);
     CHECK(refused.next().status().text.find("top_p") != std::string::npos);
+}
+
+TEST_CASE("two replies take turns on one session and are what they are alone") {
+    const Model model = demo_model(1);
+    const std::vector<Token> prompts[] = {model.encode(kPrompt).value(), model.encode("Once upon a time").value()};
+    for (const int depth : {0, 3})
+        for (const uint64_t cache : {uint64_t{0}, kDefaultCheckpoints}) {
+            SessionOptions o;
+            o.n_context = 512;
+            o.draft.source = Draft::best;
+            o.draft.depth = depth;
+            o.checkpoint_bytes = cache;
+            Session alone = test::open(model, o), shared = test::open(model, o);
+            ReplyOptions options[2];
+            options[1].sampling.temperature = 0.8f;
+            options[1].inside_thinking = true;
+            options[1].max_thinking_tokens = 17;
+            ReplyGenerator replies[2];
+            std::vector<Token> expected[2];
+            for (size_t i = 0; i < 2; ++i) {
+                options[i].max_tokens = 50;
+                test::sync(alone, prompts[i]);
+                ReplyGenerator reply(model, alone, options[i]);
+                while (reply.ended() == Finish::none) REQUIRE(reply.next().ok());
+                expected[i].assign(reply.tokens().begin(), reply.tokens().end());
+                test::sync(shared, prompts[i]);
+                replies[i] = ReplyGenerator(model, shared, options[i]);
+            }
+            for (size_t turn = 0; replies[0].ended() == Finish::none || replies[1].ended() == Finish::none; ++turn) {
+                ReplyGenerator& reply = replies[turn % 2];
+                if (reply.ended() == Finish::none) REQUIRE(reply.resume().ok());
+                for (size_t step = 0; step < 1 + turn % 3 && reply.ended() == Finish::none; ++step)
+                    REQUIRE(reply.next().ok());
+            }
+            for (size_t i = 0; i < 2; ++i) {
+                REQUIRE(replies[i].resume().ok());
+                REQUIRE(replies[i].finish().ok());
+                CHECK(std::vector<Token>(replies[i].tokens().begin(), replies[i].tokens().end()) == expected[i]);
+            }
+        }
 }

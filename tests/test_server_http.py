@@ -248,6 +248,7 @@ class Access(unittest.TestCase):
                                (["--cors-origin", "https://*.example.org"], "expected a scheme"),
                                (["--cors-origin", "https://m\u00fcnchen.example"], "xn--"),
                                (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
+                               (["--turn-ms", "-1"], "--turn-ms -1: expected 0"),
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),

@@ -9,6 +9,8 @@ namespace {
 
 /// Rows of context unless the user says otherwise: what an agent's first request needs, several times over.
 constexpr uint32_t kContext = 32768;
+/// A turn lasts at least so many times as long as it took to get to it, so that turns cost at most 5 %.
+constexpr double kTurnOverSwitch = 20;
 
 }  // namespace
 
@@ -37,6 +39,7 @@ Status Engine::prepare(const auspex::ModelInfo& model) {
                                               std::to_string(trained) + " rows");
     o.n_context = static_cast<uint32_t>(n_context);
     o.run_ahead = 1;  // a GPU does not wait for this thread between two cycles
+    o.progress = [this](const char*, float) { return goes_on_with_prompt(); };
     if (options_.cache == "0")
         o.checkpoint_bytes = 0;
     else if (!options_.cache.empty())
@@ -124,29 +127,84 @@ std::string Engine::device_name() const {
     return on_.device.name();
 }
 
+Worker Engine::worker() {
+    Worker w{on_.model, session_, {}, {}, {}, {}};
+    w.read_prompt = [this](const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
+        return read_prompt(request, synced, stopped);
+    };
+    w.recover = [this] { return recover(); };
+    w.begin_turn = [this](double switch_s) { begin_turn(switch_s); };
+    w.is_turn_over = [this] { return is_turn_over(); };
+    return w;
+}
+
+void Engine::begin_turn(double switch_s) {
+    turn_start_ = cli::now();
+    turn_s_ = std::max(static_cast<double>(options_.turn_ms) * 1e-3, switch_s * kTurnOverSwitch);
+}
+
+bool Engine::is_turn_over() const {
+    if (options_.turn_ms == 0 || cli::now() - turn_start_ < turn_s_) return false;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !queue_.empty() && queue_.front()->takes_turns();
+}
+
+Status Engine::read_prompt(const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
+    if (stopped) stop_prompt_ = Stop::after_a_piece;
+    const Status s = session_.sync(request.ids, request.marks).get(*synced);
+    if (stopped) *stopped = stop_prompt_ == Stop::stopped;
+    stop_prompt_ = Stop::no;
+    return s;
+}
+
+/// Called before each piece of a prompt, at first when the rows that it goes on from are there.
+bool Engine::goes_on_with_prompt() {
+    if (stop_prompt_ == Stop::after_a_piece) {
+        stop_prompt_ = Stop::yes;
+        begin_turn(cli::now() - turn_start_);
+    } else if (stop_prompt_ == Stop::yes && is_turn_over()) {
+        stop_prompt_ = Stop::stopped;
+    }
+    return stop_prompt_ != Stop::stopped;
+}
+
+/// Behind the others that wait, but before the first task that takes no turns: that one is to find what all before it
+/// have left.
+void Engine::queue_again(std::shared_ptr<Task> task) {
+    const auto at = std::find_if(queue_.begin(), queue_.end(), [](const auto& t) { return !t->takes_turns(); });
+    queue_.insert(at, std::move(task));
+}
+
 void Engine::work() {
-    Worker worker{on_.model, session_, [this] { return recover(); }};
+    Worker worker = this->worker();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return state_ == State::stopping || !queue_.empty(); });
         if (state_ == State::stopping) break;
         current_ = queue_.front();
         queue_.pop_front();
-        session_.cancel(false);
-        ++counters_.n_task;
         const std::shared_ptr<Task> task = current_;
+        session_.cancel(task->cancelled);
+        if (!task->has_begun) ++counters_.n_task;
+        task->has_begun = true;
         lock.unlock();
+        begin_turn(0);
+        bool complete = true;
         try {
-            if (!task->cancelled) task->run(worker);
+            complete = task->run(worker);
         } catch (const std::bad_alloc&) {
             task->fail(http_failure(500, "the server has no memory left for this request"));
         }
-        const auto* reply = dynamic_cast<const Generation*>(task.get());
+        const auto* reply = complete ? dynamic_cast<const Generation*>(task.get()) : nullptr;
         if (reply && options_.place.verbose) tell_rows(*reply);
         lock.lock();
         if (reply) count(*reply);
         counters_.n_history = session_.history().size();
         current_.reset();
+        if (!complete) {
+            ++counters_.n_turn;
+            queue_again(task);
+        }
     }
     lock.unlock();
     costs_.save(session_);
@@ -174,17 +232,25 @@ void Engine::count(const Generation& task) {
     }
 }
 
-Status Engine::stop() {
+void Engine::fail_waiting() {
     std::deque<std::shared_ptr<Task>> waiting;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        waiting.swap(queue_);
+    }
+    for (const auto& task : waiting) task->fail(unavailable("the server is stopping"));
+}
+
+Status Engine::stop() {
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         state_ = State::stopping;
         if (current_) session_.cancel();
-        waiting.swap(queue_);
         changed_.notify_all();
     }
-    for (const auto& task : waiting) task->fail(unavailable("the server is stopping"));
+    fail_waiting();
     if (thread_.joinable()) thread_.join();
+    fail_waiting();  // its turn ended meanwhile
     return trace_.close();
 }
 
@@ -218,7 +284,8 @@ void Engine::cancel(const std::shared_ptr<Task>& task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     task->cancelled = true;
     if (task == current_) session_.cancel();
-    queue_.erase(std::remove(queue_.begin(), queue_.end(), task), queue_.end());
+    // What one has done that has begun is still to be counted.
+    if (!task->has_begun) queue_.erase(std::remove(queue_.begin(), queue_.end(), task), queue_.end());
 }
 
 Counters Engine::counters() const {

@@ -23,7 +23,8 @@ struct EngineOptions {
     std::optional<int64_t> n_context;  ///< rows; chosen where none are given
     std::string cache;                 ///< memory for checkpoints, as in 2G; empty: the library's default
     size_t max_queue = 64;
-    std::string script;  ///< a file for Script::load; empty: none
+    int64_t turn_ms = 500;  ///< a reply's turn while others wait; 0: it is completed first
+    std::string script;     ///< a file for Script::load; empty: none
 };
 
 /// What was done since the start.
@@ -36,6 +37,7 @@ struct Counters {
     size_t n_history = 0;  ///< tokens of the last history
     size_t n_token = 0;    ///< of the reply that is being generated
     uint64_t n_task = 0;
+    uint64_t n_turn = 0;        ///< that ended before the request was complete
     Usage last;                 ///< of the last reply
     uint64_t memory_bytes = 0;  ///< of the session
 };
@@ -77,6 +79,13 @@ class Engine {
     Status start_anew();
     void replace(auspex::Device device, auspex::Model model);
     void work();
+    Worker worker();
+    void begin_turn(double switch_s);
+    bool is_turn_over() const;
+    Status read_prompt(const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped);
+    bool goes_on_with_prompt();
+    void queue_again(std::shared_ptr<Task> task);
+    void fail_waiting();
     /// On stderr: which rows each reply took, and why.
     static void tell_rows(const Generation& task);
     void count(const Generation& task);
@@ -90,6 +99,12 @@ class Engine {
     Script script_;
     ConstraintCache constraints_;
     std::thread thread_;
+
+    // Of the engine's thread: the turn of the task that runs.
+    double turn_start_ = 0;
+    double turn_s_ = 0;  ///< how long it may last: longer where going back to a reply takes longer
+    /// Whether the end of the turn stops what runs: no prompt, or after the piece that each turn reads at least.
+    enum class Stop { no, after_a_piece, yes, stopped } stop_prompt_ = Stop::no;
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;

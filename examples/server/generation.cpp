@@ -78,30 +78,20 @@ class Generation::Reply {
           model_(worker.model),
           session_(worker.session) {}
 
-    Status run() {
+    /// Goes on until it is complete, or its turn is over.
+    Status run(bool* complete) {
+        *complete = true;
         session_.clear_stats();
-        const double start = cli::now();
-        auspex::SyncReport synced;
-        Status s = worker_.call([&] { return session_.sync(request_.ids, request_.marks).get(synced); });
-        usage_.prompt_s = cli::now() - start;
-        if (!s.ok()) {  // the client left, for example: what was computed until then counts
-            usage_.n_prompt = session_.stats().rows_prefilled;
-            usage_.reuse = "not to the end of the prompt";
-            return s;
+        Status s = reply_ ? resume() : read_prompt(complete);
+        while (s.ok() && *complete && goes_on()) {
+            *complete = !worker_.is_turn_over();
+            if (*complete) s = step();
         }
-        usage_.n_prompt = request_.ids.size();
-        usage_.n_cached = std::min(synced.rows_reused, request_.ids.size());
-        usage_.reuse = synced.text;
-        push(GenerationEvent::Kind::prompt);
-        start_ = cli::now();
-        reply_ = auspex::ReplyGenerator(model_, session_, options());
-        if (!reply_) return Status(cli::Code::out_of_memory, "no memory for a reply");
-        if (request_.scripted) s = model_.encode(request_.scripted->reply, {true}).get(script_);
-        while (s.ok() && reply_.ended() == auspex::Finish::none && !(request_.scripted && n_said_ == script_.size()))
-            s = step();
-        if (s.ok()) s = show_rest();
-        count_use();
-        if (s.ok()) push(GenerationEvent::Kind::end);
+        if (s.ok() && *complete) s = show_rest();
+        if (reply_) count_use();
+        before_ = usage_;
+        paused_at_ = cli::now();
+        if (s.ok() && *complete) push(GenerationEvent::Kind::end);
         return s;
     }
 
@@ -122,6 +112,47 @@ class Generation::Reply {
         o.special = request_.special;
         o.one_by_one = request_.n_top_logprob >= 0;
         return o;
+    }
+
+    bool goes_on() const {
+        return reply_.ended() == auspex::Finish::none && !(request_.scripted && n_said_ == script_.size());
+    }
+
+    /// A prompt whose turn is over keeps the rows that it has.
+    Status read_prompt(bool* complete) {
+        const double start = cli::now();
+        auspex::SyncReport synced;
+        bool stopped = false;
+        // Where rows were lost between turns it is read to its end: more were computed than it has.
+        const bool may_stop = n_computed_ < request_.ids.size();
+        Status s = worker_.call([&] { return worker_.read_prompt(request_, &synced, may_stop ? &stopped : nullptr); });
+        usage_.prompt_s += cli::now() - start;
+        *complete = !stopped || s.code != cli::Code::cancelled || to_.cancelled;
+        if (!s.ok()) n_computed_ += session_.stats().rows_prefilled;
+        if (!*complete) return {};
+        if (!s.ok()) {  // the client left, for example: what was computed until then counts
+            usage_.n_prompt = n_computed_;
+            usage_.reuse = "not to the end of the prompt";
+            return s;
+        }
+        usage_.n_prompt = request_.ids.size();
+        usage_.n_cached = std::min(synced.rows_reused, request_.ids.size());
+        usage_.n_cached -= std::min(usage_.n_cached, n_computed_);
+        usage_.reuse = synced.text;
+        push(GenerationEvent::Kind::prompt);
+        start_ = cli::now();
+        reply_ = auspex::ReplyGenerator(model_, session_, options());
+        if (!reply_) return Status(cli::Code::out_of_memory, "no memory for a reply");
+        return request_.scripted ? model_.encode(request_.scripted->reply, {true}).get(script_) : Status();
+    }
+
+    /// Goes on after others had their turns, whose time does not count.
+    Status resume() {
+        const double start = cli::now();
+        start_ += start - paused_at_;
+        const Status s = worker_.call([&] { return reply_.resume(); });
+        worker_.begin_turn(cli::now() - start);
+        return s;
     }
 
     /// One pass of the model, or one token of the script.
@@ -195,9 +226,11 @@ class Generation::Reply {
     void count_use() {
         usage_.predicted_s = cli::now() - start_;
         const auspex::Stats stats = session_.stats();
-        usage_.n_cycle = std::accumulate(std::begin(stats.cycles), std::end(stats.cycles), uint64_t{0});
-        std::copy(stats.drafted, stats.drafted + auspex::kMaxDraft, usage_.drafted);
-        std::copy(stats.accepted, stats.accepted + auspex::kMaxDraft, usage_.accepted);
+        usage_.n_cycle = std::accumulate(std::begin(stats.cycles), std::end(stats.cycles), before_.n_cycle);
+        for (uint32_t i = 0; i < auspex::kMaxDraft; ++i) {
+            usage_.drafted[i] = before_.drafted[i] + stats.drafted[i];
+            usage_.accepted[i] = before_.accepted[i] + stats.accepted[i];
+        }
     }
 
     void push(GenerationEvent::Kind kind, std::vector<ReplyEvent> parts = {}) {
@@ -220,9 +253,11 @@ class Generation::Reply {
     const auspex::Model& model_;
     Session& session_;
     auspex::ReplyGenerator reply_;
-    bool is_cut_ = false;  ///< the reply ended in a call that was passed on
-    Usage usage_;
-    double start_ = 0;  ///< of the reply
+    bool is_cut_ = false;    ///< the reply ended in a call that was passed on
+    Usage usage_, before_;   ///< before_: until this turn
+    size_t n_computed_ = 0;  ///< rows of the prompt, in earlier turns
+    double start_ = 0;       ///< of the reply, less the turns of others
+    double paused_at_ = 0;
     Finish finish_ = Finish::end;
     std::vector<Token> script_;
     size_t n_said_ = 0;                   ///< of it
@@ -232,16 +267,26 @@ class Generation::Reply {
 
 // --------------------------------------------------------------------------------------------- all of them
 
-void Generation::run(Worker& worker) {
-    for (uint32_t i = 0; i < request_.n_choice; ++i) {
-        Reply reply(*this, i, worker);
-        const Status s = reply.run();
-        usages_.push_back(reply.usage());
-        if (!s.ok()) return fail(from_status(s));
+Generation::Generation(GenerationRequest request) : request_(std::move(request)) {}
+Generation::~Generation() = default;
+
+bool Generation::run(Worker& worker) {
+    while (usages_.size() < request_.n_choice) {
+        if (!reply_) reply_ = std::make_unique<Reply>(*this, static_cast<uint32_t>(usages_.size()), worker);
+        bool complete = true;
+        const Status s = reply_->run(&complete);
+        if (!complete) return false;
+        usages_.push_back(reply_->usage());
+        reply_.reset();
+        if (!s.ok()) {
+            fail(from_status(s));
+            return true;
+        }
     }
     GenerationEvent done;
     done.kind = GenerationEvent::Kind::done;
     push(std::move(done));
+    return true;
 }
 
 void Generation::fail(const Failure& failure) {

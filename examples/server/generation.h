@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -17,11 +18,18 @@
 
 namespace server {
 
+struct GenerationRequest;
+
 /// What the engine's thread works with.
 struct Worker {
     const auspex::Model& model;
     auspex::Session& session;
     std::function<Status()> recover;  ///< opens the device again; the session goes on there
+    /// A sync() with the prompt. Unless stopped is null it is cancelled where the turn is over, and *stopped is set;
+    /// the rows that were computed stay.
+    std::function<Status(const GenerationRequest&, auspex::SyncReport*, bool* stopped)> read_prompt;
+    std::function<void(double)> begin_turn;  ///< with the seconds that it took to get there
+    std::function<bool()> is_turn_over;      ///< others wait, and it has lasted long enough
 
     /// Calls it again if the device was lost and could be opened again.
     template <class Call>
@@ -37,11 +45,15 @@ struct Worker {
 class Task {
   public:
     virtual ~Task() = default;
-    virtual void run(Worker& worker) = 0;
+    /// False: it is not complete, but its turn is over. It is called again after the others that wait.
+    virtual bool run(Worker& worker) = 0;
     /// It will not run, or not to its end.
     virtual void fail(const Failure& failure) = 0;
+    /// Whether others may run between two of its turns, and it between theirs.
+    virtual bool takes_turns() const { return false; }
     /// Nobody waits for it any more. Engine::cancel() also stops it.
     std::atomic<bool> cancelled{false};
+    bool has_begun = false;  ///< under the engine's mutex
 };
 
 /// What a reply took.
@@ -117,9 +129,11 @@ struct GenerationEvent {
 
 class Generation final : public Task {
   public:
-    explicit Generation(GenerationRequest request) : request_(std::move(request)) {}
-    void run(Worker& worker) override;
+    explicit Generation(GenerationRequest request);
+    ~Generation() override;
+    bool run(Worker& worker) override;
     void fail(const Failure& failure) override;
+    bool takes_turns() const override { return true; }
     /// All events that have come; empty if none came in time. Text that follows text is held back for a moment, so that
     /// the tokens of a fast model come together: each time it wakes the caller takes time from the model's threads.
     std::deque<GenerationEvent> wait(std::chrono::milliseconds timeout);
@@ -133,6 +147,7 @@ class Generation final : public Task {
     void push(GenerationEvent event);
 
     const GenerationRequest request_;
+    std::unique_ptr<Reply> reply_;  ///< the one that is being generated
     std::vector<Usage> usages_;
     std::atomic<size_t> n_token_{0};
     std::mutex mutex_;

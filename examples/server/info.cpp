@@ -129,6 +129,8 @@ HttpAnswer metrics(Service& s, const HttpRequest&) {
     m.head(by_place, "counter", "Tokens accepted, by place in the draft.");
     for (uint32_t i = 0; i < auspex::kMaxDraft; ++i)
         m.line(by_place, "{position=\"" + std::to_string(i) + "\"}", number(c.accepted[i]));
+    m.add("auspex_turns_total", "counter", "Turns that ended for others before the request was complete.",
+          number(c.n_turn));
     m.add("auspex_prefix_rows_reused_total", "counter", "Prompt rows taken from what was computed before.",
           number(c.n_cached));
     m.add("auspex_prefix_rows_redone_total", "counter", "Prompt rows computed.", number(c.n_prompt));

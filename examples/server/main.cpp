@@ -104,6 +104,7 @@ Status check_numbers(const ServeOptions& o) {
         double value, low, high;
     } all[] = {{"--port", double(o.http.port), 0, 65535},
                {"--queue", double(o.max_queue), 0, 100000},
+               {"--turn-ms", double(o.engine.turn_ms), 0, 3600e3},
                {"--head-seconds", double(o.http.head_seconds), 1, 3600},
                {"--temp", d.temperature, 0, 100},
                {"--top-k", double(d.top_k), 0, 1e6},
@@ -262,6 +263,10 @@ void add_options(CLI::App& app, ServeOptions& o) {
         "--cache", o.engine.cache,
         "Memory for checkpoints of conversations, as in 2G; 0: none (default: 512M, or what the context can use)");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
+    app.add_option("--turn-ms", o.engine.turn_ms,
+                   "How long one request may go on while others wait, in milliseconds; longer where a change takes "
+                   "long; 0: until it is complete")
+        ->capture_default_str();
     app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
     app.add_option("--head-seconds", o.http.head_seconds,
                    "Time for a client to send the head of a request, and longest pause in its body")

@@ -14,12 +14,13 @@ namespace {
 class SlotTask final : public Task {
   public:
     explicit SlotTask(std::function<Status(auspex::Session&)> work) : work_(std::move(work)) {}
-    void run(Worker& worker) override {
+    bool run(Worker& worker) override {
         const Status s = worker.call([&] { return work_(worker.session); });
         if (s.ok())
             end({});
         else
             fail(from_status(s));
+        return true;
     }
     void fail(const Failure& failure) override { end(failure); }
     Failure wait() {

@@ -24,8 +24,8 @@ struct ReplyGenerator::Impl {
         : model(of),
           session(on),
           options(std::move(given)),
-          n_prompt(on.history().size()),
-          n_history(n_prompt),
+          history(on.history().begin(), on.history().end()),
+          n_prompt(history.size()),
           text(of, {}, DecodeOptions{options.special}),
           parser(options.inside_thinking, options.tools),
           stops(options.stops),
@@ -43,7 +43,7 @@ struct ReplyGenerator::Impl {
                    ? Status()
                    : Status(Code::bad_argument, "the reply has ended; make another ReplyGenerator for the next one");
     }
-    size_t n_token() const { return n_history - n_prompt - (finish == Finish::end ? 1 : 0); }
+    size_t n_token() const { return history.size() - n_prompt - (finish == Finish::end ? 1 : 0); }
     bool is_over_budget() const { return thinking && n_token() >= options.max_thinking_tokens; }
 
     Status step();
@@ -64,7 +64,8 @@ struct ReplyGenerator::Impl {
     Model model;
     Session& session;
     ReplyOptions options;
-    size_t n_prompt, n_history;  ///< tokens of the session's history: the prompt, and with the reply so far
+    std::vector<Token> history;  ///< prompt and reply so far; the session's may be longer by what was drafted
+    size_t n_prompt;             ///< tokens of it
     TextStream text;
     ReplyStream parser;
     StopFilter stops;  ///< in the content
@@ -130,15 +131,14 @@ Status ReplyGenerator::Impl::close_thinking() {
     closed = !after_thinking;
     if (after_thinking) {
         options.sampling.constraint = std::exchange(after_thinking, Constraint());
-        options.sampling.constrained_from = n_history + ids.size();
+        options.sampling.constrained_from = history.size() + ids.size();
     }
     return take(ids, false);
 }
 
-/// Makes the history the reply so far and `ids`, or ends the reply where they do not fit.
+/// Makes the session's history the reply so far and `ids`, or ends the reply where they do not fit.
 Status ReplyGenerator::Impl::append(Span<const Token> ids) {
-    const Span<const Token> all = session.history();
-    std::vector<Token> longer(all.begin(), all.begin() + n_history);
+    std::vector<Token> longer = history;
     longer.insert(longer.end(), ids.begin(), ids.end());
     const Status s = session.sync(longer).status();
     if (s.code != Code::bad_argument) return s;
@@ -168,7 +168,7 @@ Status ReplyGenerator::Impl::take(Span<const Token> ids, bool sampled) {
 }
 
 Status ReplyGenerator::Impl::take_one(Token id) {
-    ++n_history;
+    history.push_back(id);
     if (model.is_end(id)) {
         finish = Finish::end;
         return {};
@@ -207,9 +207,7 @@ Status ReplyGenerator::Impl::find_end_of_thinking(Token id, std::string* text_th
 
 /// Tokens that were drafted beyond the reply so far.
 Status ReplyGenerator::Impl::take_back() {
-    const Span<const Token> all = session.history();
-    if (all.size() <= n_history) return {};
-    return session.sync(std::vector<Token>(all.begin(), all.begin() + n_history)).status();
+    return session.history().size() > history.size() ? session.sync(history).status() : Status();
 }
 
 Status ReplyGenerator::Impl::say_text(const std::string& piece) {
@@ -251,7 +249,6 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 
 Status ReplyGenerator::Impl::end() {
     if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
-    AUSPEX_TRY(take_back());
     std::string rest;
     AUSPEX_TRY(text.finish().get(rest));
     AUSPEX_TRY(say_text(rest));
@@ -315,13 +312,19 @@ Result<std::vector<ReplyEvent>> ReplyGenerator::finish() AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
+Status ReplyGenerator::resume() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    return impl_->session.sync(impl_->history).status();
+}
+AUSPEX_CATCH
+
 Finish ReplyGenerator::ended() const { return impl_ ? impl_->finish : Finish::none; }
 const std::string* ReplyGenerator::stop() const { return impl_ ? impl_->stops.found() : nullptr; }
 bool ReplyGenerator::in_thinking() const { return impl_ && impl_->thinking; }
 
 Span<const Token> ReplyGenerator::tokens() const {
     if (!impl_) return {};
-    return Span<const Token>(impl_->session.history().data() + impl_->n_prompt, impl_->n_token());
+    return Span<const Token>(impl_->history.data() + impl_->n_prompt, impl_->n_token());
 }
 
 const ChatReply& ReplyGenerator::reply() const {
