@@ -1,5 +1,4 @@
-"""Requests that wait take turns with the one that runs: what each gets, and what it is told about it. See server_rig.py.
-"""
+"""Requests that wait take turns with the one that runs: what each gets, and what it is told. See server_rig.py."""
 import threading
 import time
 import unittest
