@@ -1379,13 +1379,21 @@ class AUSPEX_API ReplyGenerator {
     Result<std::vector<ReplyEvent>> push(Token id);
     /// The logits of the next token, as Session::logits(). What was drafted beyond the last one is taken back.
     Result<Span<const float>> logits();
-    /// Makes the session's history the prompt and the reply so far: after the session was used for something else, such
-    /// as another reply, and at the end, where it may be longer by what was drafted beyond.
+    /// Before the session is used for something else, such as another reply: takes what was sampled ahead of next()
+    /// with SessionOptions::run_ahead. Without it these rows are lost, and on a GPU prompts compute them again with
+    /// other rounding. The reply may end here.
     ///
+    /// returns   what may be shown now.
+    /// errors    as next().
+    Result<std::vector<ReplyEvent>> pause();
+    /// Makes the session's history the prompt and the reply so far: after the session was used for something else, and
+    /// at the end, where it may be longer by what was drafted beyond.
+    ///
+    /// returns   what sync() did. More than one row computed: SessionOptions::checkpoint_bytes had no room for the
+    /// rest,
+    ///           which on a GPU now has the rounding of a prompt, so that the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
-    /// cost      that of Session::sync(): within SessionOptions::checkpoint_bytes copies of rows and state, and one
-    /// row.
-    Status resume();
+    Result<SyncReport> resume();
     /// What was held back. Also for a reply that has not ended, which then has.
     ///
     /// errors    bad_argument: an empty generator, or a second call; out_of_memory.
@@ -19715,7 +19723,7 @@ Value Run::call(const Node& n, const Value* caller) {
 }
 
 Value Run::macro(const Value& which, const Arguments& args, const Value* caller) {
-    const Node& n = program_.nodes[which.integer & UINT32_MAX];
+    const Node& n = program_.nodes[static_cast<uint32_t>(which.integer)];
     push_scope(std::min(static_cast<size_t>(which.integer >> 32), scopes_.size() - 1));
     for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
         const Value* given = args.find(i, n.names[i]);
@@ -63081,6 +63089,7 @@ struct ReplyGenerator::Impl {
     Status step();
     Status go_on(Token id);
     Status sample();
+    Status pause();
     Status close_if_due();
     Status close_thinking();
     Status append(Span<const Token> ids);
@@ -63126,6 +63135,18 @@ Status ReplyGenerator::Impl::go_on(Token id) {
     const Span<const Token> ids(&id, 1);
     AUSPEX_TRY(append(ids));
     return take(ids, false);
+}
+
+/// Tokens that were sampled ahead belong to the reply, and the session's state is already behind them.
+Status ReplyGenerator::Impl::pause() {
+    if (!session) return {};
+    AUSPEX_TRY(session.impl()->drain());
+    const detail::Timeline& timeline = session.impl()->timeline;
+    const auto takes_more = [&] {
+        return finish == Finish::none && close.empty() && !is_over_budget() && !(options.one_by_one && !thinking);
+    };
+    while (takes_more() && timeline.size() > timeline.n_given()) AUSPEX_TRY(sample());
+    return {};
 }
 
 Status ReplyGenerator::Impl::close_if_due() {
@@ -63344,9 +63365,17 @@ Result<std::vector<ReplyEvent>> ReplyGenerator::finish() AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
-Status ReplyGenerator::resume() AUSPEX_BOUNDARY {
+Result<std::vector<ReplyEvent>> ReplyGenerator::pause() AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
-    return impl_->session.sync(impl_->history).status();
+    AUSPEX_TRY(impl_->usable());
+    AUSPEX_TRY(impl_->pause());
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Result<SyncReport> ReplyGenerator::resume() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    return impl_->session.sync(impl_->history);
 }
 AUSPEX_CATCH
 

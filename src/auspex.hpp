@@ -1375,13 +1375,21 @@ class AUSPEX_API ReplyGenerator {
     Result<std::vector<ReplyEvent>> push(Token id);
     /// The logits of the next token, as Session::logits(). What was drafted beyond the last one is taken back.
     Result<Span<const float>> logits();
-    /// Makes the session's history the prompt and the reply so far: after the session was used for something else, such
-    /// as another reply, and at the end, where it may be longer by what was drafted beyond.
+    /// Before the session is used for something else, such as another reply: takes what was sampled ahead of next()
+    /// with SessionOptions::run_ahead. Without it these rows are lost, and on a GPU prompts compute them again with
+    /// other rounding. The reply may end here.
     ///
+    /// returns   what may be shown now.
+    /// errors    as next().
+    Result<std::vector<ReplyEvent>> pause();
+    /// Makes the session's history the prompt and the reply so far: after the session was used for something else, and
+    /// at the end, where it may be longer by what was drafted beyond.
+    ///
+    /// returns   what sync() did. More than one row computed: SessionOptions::checkpoint_bytes had no room for the
+    /// rest,
+    ///           which on a GPU now has the rounding of a prompt, so that the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
-    /// cost      that of Session::sync(): within SessionOptions::checkpoint_bytes copies of rows and state, and one
-    /// row.
-    Status resume();
+    Result<SyncReport> resume();
     /// What was held back. Also for a reply that has not ended, which then has.
     ///
     /// errors    bad_argument: an empty generator, or a second call; out_of_memory.

@@ -523,6 +523,43 @@ TEST_CASE("one call of next() gives the tokens of one cycle at most, also where 
     CHECK(n_after > 27);
 }
 
+TEST_CASE("a reply that pauses keeps what was sampled ahead, and goes on without computing it again") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompts[] = {tiny_ids(20, 8), tiny_ids(25, 3)};
+    for (const int depth : {0, 2}) {
+        Session alone = open(tiny.model, drafting(depth, 7)), shared = open(tiny.model, drafting(depth, 7));
+        ReplyOptions options;
+        options.max_tokens = 40;
+        options.parse = false;
+        ReplyGenerator replies[2];
+        std::vector<Token> expected[2];
+        for (size_t i = 0; i < 2; ++i) {
+            sync(alone, prompts[i]);
+            ReplyGenerator reply(tiny.model, alone, options);
+            while (reply.ended() == Finish::none) REQUIRE(reply.next().ok());
+            expected[i].assign(reply.tokens().begin(), reply.tokens().end());
+            sync(shared, prompts[i]);
+            replies[i] = ReplyGenerator(tiny.model, shared, options);
+            REQUIRE(replies[i].next().ok());  // else the prompt's last row is computed again
+            REQUIRE(replies[i].pause().ok());
+        }
+        shared.clear_stats();
+        size_t n_turn = 0;
+        while (replies[0].ended() == Finish::none || replies[1].ended() == Finish::none) {
+            ReplyGenerator& reply = replies[n_turn++ % 2];
+            if (reply.ended() != Finish::none) continue;
+            REQUIRE(reply.resume().ok());
+            for (size_t step = 0; step < 3 && reply.ended() == Finish::none; ++step) REQUIRE(reply.next().ok());
+            if (reply.ended() == Finish::none) REQUIRE(reply.pause().ok());
+        }
+        CHECK(n_turn > 4);
+        CHECK(shared.stats().rows_prefilled <= n_turn);
+        for (size_t i = 0; i < 2; ++i)
+            CHECK(std::vector<Token>(replies[i].tokens().begin(), replies[i].tokens().end()) == expected[i]);
+    }
+}
+
 TEST_CASE("the controller keeps learning while drafting is off, and its statistics add up") {
     if (!device()) return;
     const Tiny tiny;

@@ -242,7 +242,8 @@ TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     CHECK(none.next().status().text.find("ReplyGenerator") != std::string::npos);
     CHECK(none.push(0).status().code == Code::bad_argument);
     CHECK(none.logits().status().code == Code::bad_argument);
-    CHECK(none.resume().code == Code::bad_argument);
+    CHECK(none.pause().status().code == Code::bad_argument);
+    CHECK(none.resume().status().code == Code::bad_argument);
     CHECK(none.finish().status().code == Code::bad_argument);
     CHECK(none.tokens().empty());
     CHECK((none.ended() == Finish::none && !none.in_thinking() && !none.stop() && none.reply().content.empty()));
@@ -292,9 +293,11 @@ TEST_CASE("two replies take turns on one session and are what they are alone") {
             }
             for (size_t turn = 0; replies[0].ended() == Finish::none || replies[1].ended() == Finish::none; ++turn) {
                 ReplyGenerator& reply = replies[turn % 2];
-                if (reply.ended() == Finish::none) REQUIRE(reply.resume().ok());
+                if (reply.ended() != Finish::none) continue;
+                REQUIRE(reply.resume().ok());
                 for (size_t step = 0; step < 1 + turn % 3 && reply.ended() == Finish::none; ++step)
                     REQUIRE(reply.next().ok());
+                if (reply.ended() == Finish::none) REQUIRE(reply.pause().ok());
             }
             for (size_t i = 0; i < 2; ++i) {
                 REQUIRE(replies[i].resume().ok());

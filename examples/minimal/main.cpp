@@ -8,9 +8,11 @@ int main(int argc, char** argv) {
     auspex::Device device;
     auspex::Model model;
     auspex::Session session;
+    auspex::SessionOptions options;
+    options.draft.source = auspex::Draft::best;  // the same text, sooner
     auspex::Status s = auspex::Device::open().get(device);
     if (s.ok()) s = auspex::Model::load(device, path).get(model);
-    if (s.ok()) s = auspex::Session::create(model).get(session);
+    if (s.ok()) s = auspex::Session::create(model, options).get(session);
     std::vector<auspex::Token> prompt;
     if (s.ok()) s = model.encode(argc > 2 ? argv[2] : "Once upon a time").get(prompt);
     if (s.ok()) s = session.sync(prompt).status();

@@ -128,7 +128,7 @@ std::string Engine::device_name() const {
 }
 
 Worker Engine::worker() {
-    Worker w{on_.model, session_, {}, {}, {}, {}};
+    Worker w{on_.model, session_, {}, {}, {}, {}, SIZE_MAX};
     w.read_prompt = [this](const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
         return read_prompt(request, synced, stopped);
     };

@@ -83,9 +83,9 @@ class Generation::Reply {
         *complete = true;
         session_.clear_stats();
         Status s = reply_ ? resume() : read_prompt(complete);
-        while (s.ok() && *complete && goes_on()) {
-            *complete = !worker_.is_turn_over();
-            if (*complete) s = step();
+        for (bool stepped = false; s.ok() && *complete && goes_on(); stepped = true) {
+            *complete = !stepped || !may_pause() || !worker_.is_turn_over();
+            s = *complete ? step() : pause();
         }
         if (s.ok() && *complete) s = show_rest();
         if (reply_) count_use();
@@ -146,12 +146,26 @@ class Generation::Reply {
         return request_.scripted ? model_.encode(request_.scripted->reply, {true}).get(script_) : Status();
     }
 
+    bool may_pause() const {
+        if (request_.n_top_logprob >= 0 && !reply_.in_thinking()) return false;  // of tokens that were sampled ahead
+        return usage_.n_prompt + usage_.n_predicted < worker_.max_rows;
+    }
+
+    Status pause() {
+        std::vector<ReplyEvent> parts;
+        const Status s = worker_.call([&] { return reply_.pause().get(parts); });
+        if (s.ok()) show_step(std::move(parts));
+        return s;
+    }
+
     /// Goes on after others had their turns, whose time does not count.
     Status resume() {
         const double start = cli::now();
         start_ += start - paused_at_;
-        const Status s = worker_.call([&] { return reply_.resume(); });
+        auspex::SyncReport synced;
+        const Status s = worker_.call([&] { return reply_.resume().get(synced); });
         worker_.begin_turn(cli::now() - start);
+        if (synced.rows_computed > 1) worker_.max_rows = std::min(worker_.max_rows, session_.history().size());
         return s;
     }
 
@@ -169,10 +183,14 @@ class Generation::Reply {
         if (request_.scripted) ++n_said_;
         const auspex::Span<const Token> tokens = reply_.tokens();
         if (tokens.size() > n_before) s = find_logprob(tokens[n_before]);
-        usage_.n_predicted = tokens.size() + (reply_.ended() == auspex::Finish::end ? 1 : 0);
-        to_.n_token_ = usage_.n_predicted;
-        if (s.ok()) tell(std::move(parts));
+        if (s.ok()) show_step(std::move(parts));
         return s;
+    }
+
+    void show_step(std::vector<ReplyEvent> parts) {
+        usage_.n_predicted = reply_.tokens().size() + (reply_.ended() == auspex::Finish::end ? 1 : 0);
+        to_.n_token_ = usage_.n_predicted;
+        tell(std::move(parts));
     }
 
     /// Keeps what the next token is sampled from. Thinking is no part of the answer.

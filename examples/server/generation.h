@@ -30,6 +30,9 @@ struct Worker {
     std::function<Status(const GenerationRequest&, auspex::SyncReport*, bool* stopped)> read_prompt;
     std::function<void(double)> begin_turn;  ///< with the seconds that it took to get there
     std::function<bool()> is_turn_over;      ///< others wait, and it has lasted long enough
+    /// A reply with so many rows, prompt included, was lost between two turns for want of checkpoints: replies of this
+    /// length are completed in one turn.
+    size_t max_rows = SIZE_MAX;
 
     /// Calls it again if the device was lost and could be opened again.
     template <class Call>

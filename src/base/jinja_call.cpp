@@ -39,7 +39,7 @@ Value Run::call(const Node& n, const Value* caller) {
 }
 
 Value Run::macro(const Value& which, const Arguments& args, const Value* caller) {
-    const Node& n = program_.nodes[which.integer & UINT32_MAX];
+    const Node& n = program_.nodes[static_cast<uint32_t>(which.integer)];
     push_scope(std::min(static_cast<size_t>(which.integer >> 32), scopes_.size() - 1));
     for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
         const Value* given = args.find(i, n.names[i]);

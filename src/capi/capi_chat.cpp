@@ -276,7 +276,7 @@ class Chat {
             AUSPEX_C_TRY(say(reply_.next()));
         }
         AUSPEX_C_TRY(say(reply_.finish()));
-        AUSPEX_C_TRY(reply_.resume());
+        AUSPEX_C_TRY(reply_.resume().status());
         return close();
     }
 

@@ -1,4 +1,4 @@
-#include "../base/guard.h"
+#include "session.h"
 
 AUSPEX_SMALL_CODE_BEGIN
 
@@ -49,6 +49,7 @@ struct ReplyGenerator::Impl {
     Status step();
     Status go_on(Token id);
     Status sample();
+    Status pause();
     Status close_if_due();
     Status close_thinking();
     Status append(Span<const Token> ids);
@@ -94,6 +95,18 @@ Status ReplyGenerator::Impl::go_on(Token id) {
     const Span<const Token> ids(&id, 1);
     AUSPEX_TRY(append(ids));
     return take(ids, false);
+}
+
+/// Tokens that were sampled ahead belong to the reply, and the session's state is already behind them.
+Status ReplyGenerator::Impl::pause() {
+    if (!session) return {};
+    AUSPEX_TRY(session.impl()->drain());
+    const detail::Timeline& timeline = session.impl()->timeline;
+    const auto takes_more = [&] {
+        return finish == Finish::none && close.empty() && !is_over_budget() && !(options.one_by_one && !thinking);
+    };
+    while (takes_more() && timeline.size() > timeline.n_given()) AUSPEX_TRY(sample());
+    return {};
 }
 
 Status ReplyGenerator::Impl::close_if_due() {
@@ -312,9 +325,17 @@ Result<std::vector<ReplyEvent>> ReplyGenerator::finish() AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
-Status ReplyGenerator::resume() AUSPEX_BOUNDARY {
+Result<std::vector<ReplyEvent>> ReplyGenerator::pause() AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
-    return impl_->session.sync(impl_->history).status();
+    AUSPEX_TRY(impl_->usable());
+    AUSPEX_TRY(impl_->pause());
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Result<SyncReport> ReplyGenerator::resume() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyGenerator", "its constructor with a Model and a Session");
+    return impl_->session.sync(impl_->history);
 }
 AUSPEX_CATCH
 
