@@ -224,6 +224,10 @@ struct DeviceOptions {
     Logger log;
 };
 
+/// Bytes of the host's memory that this process can still take without pushing others out, the limit of a control group
+/// included; UINT64_MAX where the system does not say. For choosing SessionOptions::checkpoint_bytes, for example.
+AUSPEX_API uint64_t free_host_memory();
+
 /// A device of Device::list().
 struct DeviceEntry {
     Kind kind = Kind::cpu;
@@ -1357,10 +1361,11 @@ enum class Finish : uint8_t {
 class AUSPEX_API ReplyGenerator {
   public:
     ReplyGenerator() noexcept;
-    /// model     the Session's.
+    /// model     the Session's. The handle outlives the generator; after move_to() it may hold the new Model.
     /// session   after sync() with the prompt. It outlives the generator. Whoever changes its history before finish()
     ///           calls resume() before the next step. move_to() is allowed.
     ReplyGenerator(const Model& model, Session& session, ReplyOptions options = {});
+    ReplyGenerator(Model&&, Session&, ReplyOptions = {}) = delete;
     ~ReplyGenerator();
     ReplyGenerator(ReplyGenerator&&) noexcept;
     ReplyGenerator& operator=(ReplyGenerator&&) noexcept;
@@ -1389,9 +1394,8 @@ class AUSPEX_API ReplyGenerator {
     /// Makes the session's history the prompt and the reply so far: after the session was used for something else, and
     /// at the end, where it may be longer by what was drafted beyond.
     ///
-    /// returns   what sync() did. More than one row computed: SessionOptions::checkpoint_bytes had no room for the
-    /// rest,
-    ///           which on a GPU now has the rounding of a prompt, so that the reply may go on otherwise than alone.
+    /// returns   what sync() did. If it computed more than one row, checkpoint_bytes had no room for the others. On a
+    ///           GPU they now have the rounding of a prompt, and the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
     Result<SyncReport> resume();
     /// What was held back. Also for a reply that has not ended, which then has.
@@ -13890,6 +13894,9 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 #endif
 
 }  // namespace detail
+
+uint64_t free_host_memory() { return detail::free_memory_bytes(); }
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SMALL_CODE_END
@@ -63066,7 +63073,6 @@ struct ReplyGenerator::Impl {
           options(std::move(given)),
           history(on.history().begin(), on.history().end()),
           n_prompt(history.size()),
-          text(of, {}, DecodeOptions{options.special}),
           parser(options.inside_thinking, options.tools),
           stops(options.stops),
           thinking(options.inside_thinking),
@@ -63102,12 +63108,12 @@ struct ReplyGenerator::Impl {
     void say_content(std::string piece);
     Status end();
 
-    Model model;
+    const Model& model;  // no copy, which would keep the memory of a lost device
     Session& session;
     ReplyOptions options;
     std::vector<Token> history;  ///< prompt and reply so far; the session's may be longer by what was drafted
     size_t n_prompt;             ///< tokens of it
-    TextStream text;
+    std::string bytes;           ///< of an unfinished character
     ReplyStream parser;
     StopFilter stops;  ///< in the content
     bool thinking;
@@ -63227,8 +63233,9 @@ Status ReplyGenerator::Impl::take_one(Token id) {
         return {};
     }
     std::string piece;
-    AUSPEX_TRY(text.push(id).get(piece));
-    AUSPEX_TRY(say_text(piece));
+    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{options.special}).get(piece));
+    bytes += piece;
+    AUSPEX_TRY(say_text(detail::take_characters(bytes, false)));
     if (may_open && parser.in_thinking()) {
         thinking = true;
         may_open = false;
@@ -63248,10 +63255,10 @@ Status ReplyGenerator::Impl::find_end_of_thinking(Token id, std::string* text_th
         *text_there = reply_generator_impl::kCloseThinking;
         return {};
     }
-    std::string bytes;
-    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(bytes));
+    std::string piece;
+    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(piece));
     const size_t n_before = thought.size();
-    thought += bytes;
+    thought += piece;
     const size_t at = thought.find(kTag);
     if (at != std::string::npos) *text_there = thought.substr(n_before, at + kTag.size() - n_before) + "\n\n";
     if (thought.size() >= kTag.size()) thought.erase(0, thought.size() - kTag.size() + 1);
@@ -63302,9 +63309,7 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 
 Status ReplyGenerator::Impl::end() {
     if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
-    std::string rest;
-    AUSPEX_TRY(text.finish().get(rest));
-    AUSPEX_TRY(say_text(rest));
+    AUSPEX_TRY(say_text(detail::take_characters(bytes, true)));
     std::vector<ReplyEvent> parts;
     AUSPEX_TRY(parser.finish().get(parts));
     AUSPEX_TRY(say(std::move(parts), true));
@@ -63328,7 +63333,7 @@ ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
 
 ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
     : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(model, session, std::move(options)); })) {
-    if (impl_ && !(impl_->text && impl_->parser && impl_->stops)) impl_.reset();
+    if (impl_ && !(impl_->parser && impl_->stops)) impl_.reset();
 }
 
 Result<std::vector<ReplyEvent>> ReplyGenerator::next() AUSPEX_BOUNDARY {

@@ -220,6 +220,10 @@ struct DeviceOptions {
     Logger log;
 };
 
+/// Bytes of the host's memory that this process can still take without pushing others out, the limit of a control group
+/// included; UINT64_MAX where the system does not say. For choosing SessionOptions::checkpoint_bytes, for example.
+AUSPEX_API uint64_t free_host_memory();
+
 /// A device of Device::list().
 struct DeviceEntry {
     Kind kind = Kind::cpu;
@@ -1353,10 +1357,11 @@ enum class Finish : uint8_t {
 class AUSPEX_API ReplyGenerator {
   public:
     ReplyGenerator() noexcept;
-    /// model     the Session's.
+    /// model     the Session's. The handle outlives the generator; after move_to() it may hold the new Model.
     /// session   after sync() with the prompt. It outlives the generator. Whoever changes its history before finish()
     ///           calls resume() before the next step. move_to() is allowed.
     ReplyGenerator(const Model& model, Session& session, ReplyOptions options = {});
+    ReplyGenerator(Model&&, Session&, ReplyOptions = {}) = delete;
     ~ReplyGenerator();
     ReplyGenerator(ReplyGenerator&&) noexcept;
     ReplyGenerator& operator=(ReplyGenerator&&) noexcept;
@@ -1385,9 +1390,8 @@ class AUSPEX_API ReplyGenerator {
     /// Makes the session's history the prompt and the reply so far: after the session was used for something else, and
     /// at the end, where it may be longer by what was drafted beyond.
     ///
-    /// returns   what sync() did. More than one row computed: SessionOptions::checkpoint_bytes had no room for the
-    /// rest,
-    ///           which on a GPU now has the rounding of a prompt, so that the reply may go on otherwise than alone.
+    /// returns   what sync() did. If it computed more than one row, checkpoint_bytes had no room for the others. On a
+    ///           GPU they now have the rounding of a prompt, and the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
     Result<SyncReport> resume();
     /// What was held back. Also for a reply that has not ended, which then has.

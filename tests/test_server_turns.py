@@ -62,12 +62,14 @@ class Turns(BaseServer):
     def test_a_prompt_is_read_in_turns_and_its_rows_count_once(self):
         prompt = " ".join(f"sensor {i * 7919 % 1000}" for i in range(700))
         alone = self.ok(self.server.post("/v1/completions", {"prompt": "a " + prompt, "max_tokens": 5}))
+        self.server.wait_idle()
         n_before = self.server.metric("llamacpp:prompt_tokens_total")
         short = [lambda i=i: self.ok(self.server.post("/v1/completions", {"prompt": f"{i} x", "max_tokens": 20}))
                  for i in range(6)]
         long = self.ok(together(lambda: self.server.post("/v1/completions", {"prompt": "b " + prompt, "max_tokens": 5}),
                                 *short)[0])
         self.assertEqual(long["usage"]["prompt_tokens"], alone["usage"]["prompt_tokens"])
+        self.server.wait_idle()
         n = self.server.metric("llamacpp:prompt_tokens_total") - n_before
         self.assertLessEqual(n, long["usage"]["prompt_tokens"] + 6 * 4)
 

@@ -9,6 +9,9 @@ namespace {
 
 /// Rows of context unless the user says otherwise: what an agent's first request needs, several times over.
 constexpr uint32_t kContext = 32768;
+/// Memory for checkpoints unless the user says otherwise: this share of what is free, within these bounds, as far as
+/// the context can use it. An agent goes back and forth between a long conversation and those of its helpers.
+constexpr uint64_t kCacheShare = 8, kMinCache = uint64_t{512} << 20, kMaxCache = uint64_t{8} << 30;
 /// A turn lasts at least so many times as long as it took to get to it, so that turns cost at most 5 %.
 constexpr double kTurnOverSwitch = 20;
 
@@ -52,11 +55,22 @@ Status Engine::prepare(const auspex::ModelInfo& model) {
 Status Engine::load() {
     Status s = cli::load(options_.place, &on_);
     if (!s.ok()) return s;
-    s = create_session();
+    if (options_.cache.empty()) s = choose_cache();
+    if (s.ok()) s = create_session();
     if (s.code != Code::bad_argument || options_.cache.empty()) return s;
     auspex::SessionOptions o = session_options_;  // is it --cache alone that is wrong?
     o.checkpoint_bytes = auspex::kDefaultCheckpoints;
     if (auspex::Session::plan(on_.model, o).ok()) s.text = "--cache " + options_.cache + ": " + s.text;
+    return s;
+}
+
+Status Engine::choose_cache() {
+    auspex::MemoryPlan plan;
+    const Status s = auspex::Session::plan(on_.model, session_options_).get(plan);
+    if (!s.ok() || plan.checkpoint_bytes < kMinCache) return s;  // all that the context can use
+    const uint64_t rows = uint64_t{session_options_.n_context} * plan.kv_token_bytes;
+    const uint64_t share = auspex::free_host_memory() / kCacheShare;
+    session_options_.checkpoint_bytes = std::clamp(share, kMinCache, std::min(kMaxCache, kMinCache + 2 * rows));
     return s;
 }
 

@@ -21,7 +21,7 @@ struct EngineOptions {
     cli::DraftFlags draft;
     cli::WindowFlags window;
     std::optional<int64_t> n_context;  ///< rows; chosen where none are given
-    std::string cache;                 ///< memory for checkpoints, as in 2G; empty: the library's default
+    std::string cache;                 ///< memory for checkpoints, as in 2G; empty: chosen
     size_t max_queue = 64;
     int64_t turn_ms = 500;  ///< a reply's turn while others wait; 0: it is completed first
     std::string script;     ///< a file for Script::load; empty: none
@@ -74,6 +74,7 @@ class Engine {
   private:
     enum class State { loading, ready, failed, stopping };
     Status load();
+    Status choose_cache();
     Status create_session();
     Status recover();
     Status start_anew();

@@ -259,9 +259,10 @@ void add_options(CLI::App& app, ServeOptions& o) {
         ->allow_extra_args(false);
     app.add_option("--alias", o.alias, "The model's name for clients (default: the name of its file)");
     app.add_option("--ctx", o.engine.n_context, "Rows of context (default: 32768, or what the model was trained for)");
-    app.add_option(
-        "--cache", o.engine.cache,
-        "Memory for checkpoints of conversations, as in 2G; 0: none (default: 512M, or what the context can use)");
+    app.add_option("--cache", o.engine.cache,
+                   "Memory for checkpoints of conversations, as in 2G; 0: none (default: an eighth of the free memory, "
+                   "512M to 8G, "
+                   "or what the context can use)");
     app.add_option("--queue", o.max_queue, "Requests that may wait")->capture_default_str();
     app.add_option("--turn-ms", o.engine.turn_ms,
                    "How long one request may go on while others wait, in milliseconds; longer where a change takes "

@@ -80,6 +80,9 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 #endif
 
 }  // namespace detail
+
+uint64_t free_host_memory() { return detail::free_memory_bytes(); }
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SMALL_CODE_END

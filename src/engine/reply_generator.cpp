@@ -1,3 +1,4 @@
+#include "../base/text_stream.h"
 #include "session.h"
 
 AUSPEX_SMALL_CODE_BEGIN
@@ -26,7 +27,6 @@ struct ReplyGenerator::Impl {
           options(std::move(given)),
           history(on.history().begin(), on.history().end()),
           n_prompt(history.size()),
-          text(of, {}, DecodeOptions{options.special}),
           parser(options.inside_thinking, options.tools),
           stops(options.stops),
           thinking(options.inside_thinking),
@@ -62,12 +62,12 @@ struct ReplyGenerator::Impl {
     void say_content(std::string piece);
     Status end();
 
-    Model model;
+    const Model& model;  // no copy, which would keep the memory of a lost device
     Session& session;
     ReplyOptions options;
     std::vector<Token> history;  ///< prompt and reply so far; the session's may be longer by what was drafted
     size_t n_prompt;             ///< tokens of it
-    TextStream text;
+    std::string bytes;           ///< of an unfinished character
     ReplyStream parser;
     StopFilter stops;  ///< in the content
     bool thinking;
@@ -187,8 +187,9 @@ Status ReplyGenerator::Impl::take_one(Token id) {
         return {};
     }
     std::string piece;
-    AUSPEX_TRY(text.push(id).get(piece));
-    AUSPEX_TRY(say_text(piece));
+    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{options.special}).get(piece));
+    bytes += piece;
+    AUSPEX_TRY(say_text(detail::take_characters(bytes, false)));
     if (may_open && parser.in_thinking()) {
         thinking = true;
         may_open = false;
@@ -208,10 +209,10 @@ Status ReplyGenerator::Impl::find_end_of_thinking(Token id, std::string* text_th
         *text_there = reply_generator_impl::kCloseThinking;
         return {};
     }
-    std::string bytes;
-    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(bytes));
+    std::string piece;
+    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(piece));
     const size_t n_before = thought.size();
-    thought += bytes;
+    thought += piece;
     const size_t at = thought.find(kTag);
     if (at != std::string::npos) *text_there = thought.substr(n_before, at + kTag.size() - n_before) + "\n\n";
     if (thought.size() >= kTag.size()) thought.erase(0, thought.size() - kTag.size() + 1);
@@ -262,9 +263,7 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 
 Status ReplyGenerator::Impl::end() {
     if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
-    std::string rest;
-    AUSPEX_TRY(text.finish().get(rest));
-    AUSPEX_TRY(say_text(rest));
+    AUSPEX_TRY(say_text(detail::take_characters(bytes, true)));
     std::vector<ReplyEvent> parts;
     AUSPEX_TRY(parser.finish().get(parts));
     AUSPEX_TRY(say(std::move(parts), true));
@@ -288,7 +287,7 @@ ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
 
 ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
     : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(model, session, std::move(options)); })) {
-    if (impl_ && !(impl_->text && impl_->parser && impl_->stops)) impl_.reset();
+    if (impl_ && !(impl_->parser && impl_->stops)) impl_.reset();
 }
 
 Result<std::vector<ReplyEvent>> ReplyGenerator::next() AUSPEX_BOUNDARY {
