@@ -18340,12 +18340,10 @@ class Writer {
     }
     void items(const Value& v, int depth) {
         const bool map = v.is_map(), tuple = v.is_tuple() && !json_;
-        std::vector<size_t> order;
-        if (map && form_.sorted) {
-            for (size_t i = 0; i < v.items().size(); ++i) order.push_back(i);
-            std::sort(order.begin(), order.end(),
-                      [&v](size_t a, size_t b) { return v.data->keys[a] < v.data->keys[b]; });
-        }
+        std::vector<uint32_t> order;
+        if (map && form_.sorted)
+            order = sorted_indices(v.items().size(),
+                                   [&v](uint32_t a, uint32_t b) { return v.data->keys[a] < v.data->keys[b]; });
         out += map ? '{' : tuple ? '(' : '[';
         for (size_t k = 0; k < v.items().size() && status.ok(); ++k) {
             const size_t i = order.empty() ? k : order[k];
@@ -63067,7 +63065,7 @@ ReplyEvent text_event(std::string text) {
 }  // namespace reply_generator_impl
 
 struct ReplyGenerator::Impl {
-    Impl(const Model& of, Session& on, ReplyOptions given)
+    AUSPEX_NOINLINE Impl(const Model& of, Session& on, ReplyOptions&& given)
         : model(of),
           session(on),
           options(std::move(given)),
@@ -63083,6 +63081,8 @@ struct ReplyGenerator::Impl {
         // text.
         if (options.sampling.constrained_from == kFromHere) options.sampling.constrained_from = n_prompt;
     }
+
+    AUSPEX_NOINLINE ~Impl() = default;
 
     Status usable() const {
         return finish == Finish::none && !finished
@@ -63332,7 +63332,8 @@ ReplyGenerator::ReplyGenerator(ReplyGenerator&&) noexcept = default;
 ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
 
 ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
-    : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(model, session, std::move(options)); })) {
+    : impl_(
+          detail::made_or_empty([&] { return std::unique_ptr<Impl>(new Impl(model, session, std::move(options))); })) {
     if (impl_ && !(impl_->parser && impl_->stops)) impl_.reset();
 }
 

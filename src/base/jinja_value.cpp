@@ -149,12 +149,10 @@ class Writer {
     }
     void items(const Value& v, int depth) {
         const bool map = v.is_map(), tuple = v.is_tuple() && !json_;
-        std::vector<size_t> order;
-        if (map && form_.sorted) {
-            for (size_t i = 0; i < v.items().size(); ++i) order.push_back(i);
-            std::sort(order.begin(), order.end(),
-                      [&v](size_t a, size_t b) { return v.data->keys[a] < v.data->keys[b]; });
-        }
+        std::vector<uint32_t> order;
+        if (map && form_.sorted)
+            order = sorted_indices(v.items().size(),
+                                   [&v](uint32_t a, uint32_t b) { return v.data->keys[a] < v.data->keys[b]; });
         out += map ? '{' : tuple ? '(' : '[';
         for (size_t k = 0; k < v.items().size() && status.ok(); ++k) {
             const size_t i = order.empty() ? k : order[k];

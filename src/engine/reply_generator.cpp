@@ -21,7 +21,7 @@ ReplyEvent text_event(std::string text) {
 }  // namespace reply_generator_impl
 
 struct ReplyGenerator::Impl {
-    Impl(const Model& of, Session& on, ReplyOptions given)
+    AUSPEX_NOINLINE Impl(const Model& of, Session& on, ReplyOptions&& given)
         : model(of),
           session(on),
           options(std::move(given)),
@@ -37,6 +37,8 @@ struct ReplyGenerator::Impl {
         // text.
         if (options.sampling.constrained_from == kFromHere) options.sampling.constrained_from = n_prompt;
     }
+
+    AUSPEX_NOINLINE ~Impl() = default;
 
     Status usable() const {
         return finish == Finish::none && !finished
@@ -286,7 +288,8 @@ ReplyGenerator::ReplyGenerator(ReplyGenerator&&) noexcept = default;
 ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
 
 ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
-    : impl_(detail::made_or_empty([&] { return std::make_unique<Impl>(model, session, std::move(options)); })) {
+    : impl_(
+          detail::made_or_empty([&] { return std::unique_ptr<Impl>(new Impl(model, session, std::move(options))); })) {
     if (impl_ && !(impl_->parser && impl_->stops)) impl_.reset();
 }
 
