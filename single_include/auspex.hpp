@@ -1322,7 +1322,7 @@ constexpr uint64_t kNoLimit = UINT64_MAX;
 
 struct ReplyOptions {
     Sampling sampling;
-    /// The constraint begins after the thinking, which stays free. Off: it holds from the first token on.
+    /// Where the prompt has opened the thinking, the constraint begins after it. Off: it holds from the first token on.
     bool free_thinking = false;
     uint64_t max_tokens = kNoLimit;
     /// Thinking that has not ended after this many tokens of the reply is closed, and the answer begins. 0: at once.
@@ -63152,7 +63152,7 @@ Status ReplyGenerator::Impl::pause() {
         return finish == Finish::none && close.empty() && !is_over_budget() && !(options.one_by_one && !thinking);
     };
     while (takes_more() && timeline.size() > timeline.n_given()) AUSPEX_TRY(sample());
-    return {};
+    return close_if_due();
 }
 
 Status ReplyGenerator::Impl::close_if_due() {

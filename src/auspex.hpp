@@ -1318,7 +1318,7 @@ constexpr uint64_t kNoLimit = UINT64_MAX;
 
 struct ReplyOptions {
     Sampling sampling;
-    /// The constraint begins after the thinking, which stays free. Off: it holds from the first token on.
+    /// Where the prompt has opened the thinking, the constraint begins after it. Off: it holds from the first token on.
     bool free_thinking = false;
     uint64_t max_tokens = kNoLimit;
     /// Thinking that has not ended after this many tokens of the reply is closed, and the answer begins. 0: at once.

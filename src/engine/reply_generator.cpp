@@ -108,7 +108,7 @@ Status ReplyGenerator::Impl::pause() {
         return finish == Finish::none && close.empty() && !is_over_budget() && !(options.one_by_one && !thinking);
     };
     while (takes_more() && timeline.size() > timeline.n_given()) AUSPEX_TRY(sample());
-    return {};
+    return close_if_due();
 }
 
 Status ReplyGenerator::Impl::close_if_due() {
