@@ -1328,8 +1328,8 @@ struct ReplyOptions {
     std::vector<std::string> tools;  ///< as in ChatRequest
     bool parse = true;               ///< off: no reply of a chat; all of it is text
     bool special = false;            ///< as in DecodeOptions
-    /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking comes in the
-    /// pieces that drafting gives.
+    /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking still comes
+    /// several tokens at a time when drafting.
     bool one_by_one = false;
 };
 

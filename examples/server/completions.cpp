@@ -83,7 +83,7 @@ class NativeProtocol final : public Protocol {
 
   private:
     Json last(const Choice& c, const std::string& text) const {
-        const char* type = c.finish == Finish::length ? "limit" : c.finish == Finish::stop_string ? "word" : "eos";
+        const char* type = c.finish == Finish::length ? "limit" : c.finish == Finish::stop ? "word" : "eos";
         return {{"index", 0},
                 {"content", text},
                 {"stop", true},

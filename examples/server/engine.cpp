@@ -9,10 +9,11 @@ namespace {
 
 /// Rows of context unless the user says otherwise: what an agent's first request needs, several times over.
 constexpr uint32_t kContext = 32768;
-/// Memory for checkpoints unless the user says otherwise: this share of what is free, within these bounds, as far as
-/// the context can use it. An agent goes back and forth between a long conversation and those of its helpers.
+/// Memory for checkpoints unless the user says otherwise: this share of the free memory, within these bounds, and no
+/// more than the context can use. An agent switches between a long conversation and those of its subagents.
 constexpr uint64_t kCacheShare = 8, kMinCache = uint64_t{512} << 20, kMaxCache = uint64_t{8} << 30;
-/// A turn lasts at least so many times as long as it took to get to it, so that turns cost at most 5 %.
+/// A turn lasts at least this many times as long as the change to its conversation took, so that changes cost at most
+/// 5 %.
 constexpr double kTurnOverSwitch = 20;
 
 }  // namespace
@@ -142,7 +143,7 @@ std::string Engine::device_name() const {
 }
 
 Worker Engine::worker() {
-    Worker w{on_.model, session_, {}, {}, {}, {}, SIZE_MAX};
+    Worker w{on_.model, session_, {}, {}, {}, {}};
     w.read_prompt = [this](const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
         return read_prompt(request, synced, stopped);
     };
@@ -171,7 +172,7 @@ Status Engine::read_prompt(const GenerationRequest& request, auspex::SyncReport*
     return s;
 }
 
-/// Called before each piece of a prompt, at first when the rows that it goes on from are there.
+/// Called before each piece of a prompt; the first time, the rows that it continues from have just been restored.
 bool Engine::goes_on_with_prompt() {
     if (stop_prompt_ == Stop::after_a_piece) {
         stop_prompt_ = Stop::yes;
@@ -182,8 +183,8 @@ bool Engine::goes_on_with_prompt() {
     return stop_prompt_ != Stop::stopped;
 }
 
-/// Behind the others that wait, but before the first task that takes no turns: that one is to find what all before it
-/// have left.
+/// Behind the others that wait, but before the first task that takes no turns: that task must find the session as the
+/// requests before it leave it.
 void Engine::queue_again(std::shared_ptr<Task> task) {
     const auto at = std::find_if(queue_.begin(), queue_.end(), [](const auto& t) { return !t->takes_turns(); });
     queue_.insert(at, std::move(task));
@@ -298,7 +299,7 @@ void Engine::cancel(const std::shared_ptr<Task>& task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     task->cancelled = true;
     if (task == current_) session_.cancel();
-    // What one has done that has begun is still to be counted.
+    // A task that has begun stays queued: what it did is still to be counted.
     if (!task->has_begun) queue_.erase(std::remove(queue_.begin(), queue_.end(), task), queue_.end());
 }
 

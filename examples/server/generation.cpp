@@ -14,17 +14,6 @@ namespace {
 
 constexpr auto kGather = std::chrono::milliseconds(16);  // a frame of a screen
 
-Finish finish_of(auspex::Finish finish) {
-    switch (finish) {
-        case auspex::Finish::length:
-        case auspex::Finish::context: return Finish::length;
-        case auspex::Finish::stop: return Finish::stop_string;
-        case auspex::Finish::end:
-        case auspex::Finish::none: break;  // none: of a script
-    }
-    return Finish::end;
-}
-
 }  // namespace
 
 uint64_t Usage::n_drafted() const { return std::accumulate(drafted, drafted + auspex::kMaxDraft, uint64_t{0}); }
@@ -114,16 +103,14 @@ class Generation::Reply {
         return o;
     }
 
-    bool goes_on() const {
-        return reply_.ended() == auspex::Finish::none && !(request_.scripted && n_said_ == script_.size());
-    }
+    bool goes_on() const { return reply_.ended() == Finish::none && !(request_.scripted && n_said_ == script_.size()); }
 
     /// A prompt whose turn is over keeps the rows that it has.
     Status read_prompt(bool* complete) {
         const double start = cli::now();
         auspex::SyncReport synced;
         bool stopped = false;
-        // Where rows were lost between turns it is read to its end: more were computed than it has.
+        // More rows computed than the prompt has: they are lost between turns, so it is read to its end.
         const bool may_stop = n_computed_ < request_.ids.size();
         Status s = worker_.call([&] { return worker_.read_prompt(request_, &synced, may_stop ? &stopped : nullptr); });
         usage_.prompt_s += cli::now() - start;
@@ -188,7 +175,7 @@ class Generation::Reply {
     }
 
     void show_step(std::vector<ReplyEvent> parts) {
-        usage_.n_predicted = reply_.tokens().size() + (reply_.ended() == auspex::Finish::end ? 1 : 0);
+        usage_.n_predicted = reply_.tokens().size() + (reply_.ended() == Finish::end ? 1 : 0);
         to_.n_token_ = usage_.n_predicted;
         tell(std::move(parts));
     }
@@ -217,7 +204,7 @@ class Generation::Reply {
         std::vector<ReplyEvent> parts;
         const Status s = worker_.call([&] { return reply_.finish().get(parts); });
         if (!s.ok()) return s;
-        finish_ = finish_of(reply_.ended());
+        finish_ = reply_.ended() == Finish::context ? Finish::length : reply_.ended();
         if (finish_ == Finish::length && request_.streams_calls())
             for (ReplyEvent& part : parts)
                 if (part.kind == ReplyEvent::Kind::text)

@@ -28,10 +28,10 @@ struct Worker {
     /// A sync() with the prompt. Unless stopped is null it is cancelled where the turn is over, and *stopped is set;
     /// the rows that were computed stay.
     std::function<Status(const GenerationRequest&, auspex::SyncReport*, bool* stopped)> read_prompt;
-    std::function<void(double)> begin_turn;  ///< with the seconds that it took to get there
+    std::function<void(double)> begin_turn;  ///< with the seconds that the change to this conversation took
     std::function<bool()> is_turn_over;      ///< others wait, and it has lasted long enough
-    /// A reply with so many rows, prompt included, was lost between two turns for want of checkpoints: replies of this
-    /// length are completed in one turn.
+    /// Replies with this many rows or more, prompt included, are completed in one turn: the checkpoints had no room for
+    /// one of them between two turns.
     size_t max_rows = SIZE_MAX;
 
     /// Calls it again if the device was lost and could be opened again.
@@ -48,11 +48,12 @@ struct Worker {
 class Task {
   public:
     virtual ~Task() = default;
-    /// False: it is not complete, but its turn is over. It is called again after the others that wait.
+    /// Returns false if the turn is over before the task is complete; run() is called again, after the others that
+    /// wait.
     virtual bool run(Worker& worker) = 0;
     /// It will not run, or not to its end.
     virtual void fail(const Failure& failure) = 0;
-    /// Whether others may run between two of its turns, and it between theirs.
+    /// Whether other tasks may run between two turns of this one, and this one between theirs.
     virtual bool takes_turns() const { return false; }
     /// Nobody waits for it any more. Engine::cancel() also stops it.
     std::atomic<bool> cancelled{false};
@@ -70,7 +71,7 @@ struct Usage {
     uint64_t n_accepted() const;
 };
 
-enum class Finish { end, stop_string, length };
+using auspex::Finish;  ///< a full context is a length, a script's end is none
 
 /// Replies for prompts instead of the model's own, for tests of clients: the entry whose `when` stands last in the
 /// prompt.

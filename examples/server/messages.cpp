@@ -93,7 +93,7 @@ class MessagesProtocol final : public Protocol {
 
     /// Calls are to be made whatever the text after them ended with.
     static void set_reason(const Choice& c, Json* to) {
-        const bool stopped = c.finish == Finish::stop_string && c.calls.empty();
+        const bool stopped = c.finish == Finish::stop && c.calls.empty();
         (*to)["stop_reason"] = c.finish == Finish::length ? "max_tokens"
                                : !c.calls.empty()         ? "tool_use"
                                : stopped                  ? "stop_sequence"

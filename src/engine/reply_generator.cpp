@@ -33,8 +33,7 @@ struct ReplyGenerator::Impl {
           may_open(options.parse && !thinking) {
         if (options.max_tokens == 0) finish = Finish::length;
         if (options.free_thinking && thinking) std::swap(after_thinking, options.sampling.constraint);
-        // Not where next() is first called with it: that may be after the thinking was closed, which belongs to the
-        // text.
+        // From the end of the prompt, not from the first next(): the text that closes the thinking is constrained, too.
         if (options.sampling.constrained_from == kFromHere) options.sampling.constrained_from = n_prompt;
     }
 
@@ -56,8 +55,8 @@ struct ReplyGenerator::Impl {
     Status close_thinking();
     Status append(Span<const Token> ids);
     Status take(Span<const Token> ids, bool sampled);
-    Status take_one(Token id);
-    Status find_end_of_thinking(Token id, std::string* text_there);
+    Status take_one(Token id, const std::string& piece);
+    std::string find_end_of_thinking(Token id, const std::string& piece);
     Status take_back();
     Status say_text(const std::string& piece);
     Status say(std::vector<ReplyEvent> parts, bool last);
@@ -99,7 +98,7 @@ Status ReplyGenerator::Impl::go_on(Token id) {
     return take(ids, false);
 }
 
-/// Tokens that were sampled ahead belong to the reply, and the session's state is already behind them.
+/// Tokens that were sampled ahead belong to the reply: the session's state is already past them.
 Status ReplyGenerator::Impl::pause() {
     if (!session) return {};
     AUSPEX_TRY(session.impl()->drain());
@@ -167,29 +166,28 @@ Status ReplyGenerator::Impl::take(Span<const Token> ids, bool sampled) {
     for (const Token id : ids) {
         if (finish != Finish::none || is_over_budget()) break;
         if (sampled && options.one_by_one && !thinking && n_taken > 0) break;
+        std::string piece;
+        AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{options.special}).get(piece));
         if (thinking) {
-            std::string there;
-            AUSPEX_TRY(find_end_of_thinking(id, &there));
-            thinking = there.empty();
+            std::string end = find_end_of_thinking(id, piece);
+            thinking = end.empty();
             if (!thinking && after_thinking) {
-                close = std::move(there);
+                close = std::move(end);
                 break;
             }
         }
-        AUSPEX_TRY(take_one(id));
+        AUSPEX_TRY(take_one(id, piece));
         ++n_taken;
     }
     return {};
 }
 
-Status ReplyGenerator::Impl::take_one(Token id) {
+Status ReplyGenerator::Impl::take_one(Token id, const std::string& piece) {
     history.push_back(id);
     if (model.is_end(id)) {
         finish = Finish::end;
         return {};
     }
-    std::string piece;
-    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{options.special}).get(piece));
     bytes += piece;
     AUSPEX_TRY(say_text(detail::take_characters(bytes, false)));
     if (may_open && parser.in_thinking()) {
@@ -205,20 +203,16 @@ Status ReplyGenerator::Impl::take_one(Token id) {
 
 /// If the thinking ends within this token: the token's text up to there and the blank line with which an answer begins.
 /// Tokens after it were sampled without the answer's constraint.
-Status ReplyGenerator::Impl::find_end_of_thinking(Token id, std::string* text_there) {
-    constexpr std::string_view kTag = "</think>";
-    if (model.is_end(id)) {
-        *text_there = reply_generator_impl::kCloseThinking;
-        return {};
-    }
-    std::string piece;
-    AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{true}).get(piece));
+std::string ReplyGenerator::Impl::find_end_of_thinking(Token id, const std::string& piece) {
+    constexpr std::string_view kTag = "</think>";  // shown whatever DecodeOptions say
+    if (model.is_end(id)) return std::string(reply_generator_impl::kCloseThinking);
     const size_t n_before = thought.size();
     thought += piece;
     const size_t at = thought.find(kTag);
-    if (at != std::string::npos) *text_there = thought.substr(n_before, at + kTag.size() - n_before) + "\n\n";
+    std::string end;
+    if (at != std::string::npos) end = thought.substr(n_before, at + kTag.size() - n_before) + "\n\n";
     if (thought.size() >= kTag.size()) thought.erase(0, thought.size() - kTag.size() + 1);
-    return {};
+    return end;
 }
 
 /// Tokens that were drafted beyond the reply so far.
