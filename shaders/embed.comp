@@ -28,6 +28,7 @@ shared float part[64];
 
 void main() {
     const uint me = gl_LocalInvocationIndex, t = me & 3u, j = me >> 2, row = gl_WorkGroupID.y, c = gl_WorkGroupID.x;
+    open_layout(me);
     uint from = args.id_offset + row;
     if (args.in_step != 0u) {  // words of StepState: 0 n_row, 1 position, 6 token_shift; the history follows
         if (row >= ids[0]) return;

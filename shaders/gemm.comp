@@ -39,6 +39,7 @@ shared vec4 ws[32u * S];
 void main() {
     const uint me = gl_LocalInvocationIndex, row0 = open_rows(GROUP_M), tile0 = gl_WorkGroupID.y * 2u;
     if (row0 >= n_row) return;
+    open_layout(me);
     // The share of weights: row r of tile `own`, lane t.
     const uint own = me >> 6, r = (me >> 2) & 15u, t = me & 3u;
     const uint w_at = tile_of(min(tile0 + own, args.n_tile - 1u)) * args.n_col * TILE;

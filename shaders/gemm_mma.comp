@@ -80,6 +80,7 @@ void main() {
     const uint sub_m = sub % (GROUP_M / SUBGROUP_M), sub_n = sub / (GROUP_M / SUBGROUP_M);
     const uint row0 = open_rows(GROUP_M), tile0 = gl_WorkGroupID.y * (GROUP_N / 16u);
     if (row0 >= n_row) return;
+    open_layout(me);
     FragC acc[CM * CN];
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) acc[i] = FragC(0.0);
 

@@ -55,6 +55,7 @@ void read_norm(uint me) {
 void main() {
     const uint me = gl_LocalInvocationIndex, t = me & 3u, j = (me >> 2) & 1u, group = me >> 3;
     const uint part = group % SPLIT, row0 = (group / SPLIT) * ROWS;
+    open_layout(me);
     if (ROLE != kRoleNone && !open_columns(me, N)) return;
     if (NORM == 1u) read_norm(me);
     hold_residual(me, N, gl_WorkGroupID.x * TILES);

@@ -299,6 +299,20 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
     for (int j = 0; j < 16; ++j) b[2 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
 }
 
+/// The exponent of the largest element, which then gets a code of 4 to 6 (E2M1); larger ones are cut off.
+void encode_mxfp4(const float* x, uint8_t* b) {
+    const float top = std::fabs(extreme(x, 32));
+    b[0] = byte(top > 0 ? std::max(0, std::ilogb(top) - 2 + 127) : 0);
+    const float d = fp4_scale(b[0]);
+    const auto quantise = [d](float v) {
+        const float magnitude = std::fabs(v) / d;
+        int q = 0;
+        while (q < 7 && 2 * magnitude > static_cast<float>(kFp4Values[q] + kFp4Values[q + 1])) ++q;
+        return q | (v < 0 ? 8 : 0);
+    };
+    for (int j = 0; j < 16; ++j) b[1 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
+}
+
 }  // namespace
 
 uint16_t f32_to_bf16(float f) {
@@ -332,6 +346,7 @@ void encode(Type t, const float* from, void* to, size_t n) {
         case Type::q6_k: encode_block = encode_q6_k; break;
         case Type::iq4_nl: encode_block = encode_iq4_nl; break;
         case Type::iq4_xs: encode_block = encode_iq4_xs; break;
+        case Type::mxfp4: encode_block = encode_mxfp4; break;
     }
     const TypeInfo info = type_info(t);
     for (size_t i = 0; i < n; i += info.n_block, p += info.block_bytes) {

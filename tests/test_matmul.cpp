@@ -40,7 +40,9 @@ Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed)
                    : fill == Fill::striped ? (odd ? std::byte{0x80} : std::byte{0x7f})
                                            : static_cast<std::byte>(random.next() & 255);
     }
+    test::set_exponents(t, bytes.data(), size, fill == Fill::subnormal ? -20 : -10, 3, random);
     const std::vector<int> at = test::half_fields(t);
+    if (at.empty()) return bytes;
     const size_t block = type_info(t).block_bytes;
     for (size_t b = 0; b < size; b += block) {
         // An f16 of 1e-6 is subnormal: it must not be flushed to zero.
@@ -181,6 +183,8 @@ TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to
                     x[1024 + k] = k % 2 ? 2.0f : -2.0f;
                 }
                 check_product(c, x, 3);
+                // Bytes 0x80 are two zeros in MXFP4, and 0x7f beside them cancel out.
+                if (t == Type::mxfp4 && (f == Fill::lowest || f == Fill::striped)) continue;
                 const std::vector<float> y = c.product(x, 3);
                 CHECK_MESSAGE(std::fabs(y[0]) > 0.0f, label(cpu, t));
             }

@@ -30,6 +30,7 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     }
     std::vector<uint8_t> out(d_out * row_bytes(type, d_in));
     for (uint8_t& b : out) b = static_cast<uint8_t>(random.next());
+    test::set_exponents(type, out.data(), out.size(), -24, 19, random);
     const uint32_t block = type_info(type).block_bytes;
     for (size_t at = 0; at < out.size(); at += block)
         for (const int h : test::half_fields(type)) {

@@ -1,4 +1,4 @@
-// quant/q6_k.glsl: Q6_K, and Q3_K widened to it.
+// quant/q6_k.glsl: Q6_K.
 //
 // units 0 .. 15           row r: sixteen signed 8-bit scales, one for 16 columns each
 // units 16, 17            sixteen halves d, one for each row

@@ -1,4 +1,4 @@
-// quant/q8_0.glsl: Q8_0, and IQ4_NL widened to it.
+// quant/q8_0.glsl: Q8_0.
 //
 // units 0 .. 15           row r: eight halves d, one for 32 columns each
 // 16 + 64 m + 32 e + l    lane l, row (l >> 2) + 8 e: word i has block 4 m + i, a byte a weight, plus 128

@@ -15,7 +15,8 @@
 // The file defines, for the matrix UNITS in units of 16 bytes and its tile at unit `at`:
 //   unpack(at, r, j, t, to)              row r, columns 128 j + 16 i + 4 t + 0 .. 3 in to[i], rounded as
 //                                        base/number.cpp does
-//   #ifdef MATRIX, for @product          matvec_mma.comp
+//   #define HAS_TABLE, open_layout(me)   if it has a table in shared memory: all invocations call open_layout() first
+//   #ifdef MATRIX, for @product          matvec_mma.comp, which does not call it
 //     Raw, fetch(at, l)                  the units of lane l
 //     product(raw, at, t)                sums over the columns of the tile: rows g (xy) and g + 8 (zw) times rows 2 t
 //                                        and 2 t + 1 of x. x begins at half `at` of s; at + 256: its sums over 16
@@ -27,3 +28,6 @@
 #define UNITS w
 #endif
 #include "layout.glsl"
+#ifndef HAS_TABLE
+void open_layout(uint me) {}
+#endif

@@ -1,4 +1,4 @@
-// quant/wide.glsl: types without a layout of their own (Q4_1, Q5_1, Q2_K, IQ4_XS), widened to bytes with a float scale
+// quant/wide.glsl: types without a layout of their own (Q4_1, Q5_1), widened to bytes with a float scale
 // and a float minimum for 16 columns each: weight = scale * byte - minimum.
 //
 // 8 r + i                  row r: scales of blocks 4 i .. 4 i + 3; from i = 4 on minimums, of blocks 4 (i - 4) and on

@@ -25,19 +25,20 @@ namespace detail {
     X(f32, 0, "F32", 1, 4, true) \
     X(f16, 1, "F16", 1, 2, true) \
     X(bf16, 30, "BF16", 1, 2, false)
-#define AUSPEX_BLOCK_TYPES(X)              \
-    X(q4_0, 2, "Q4_0", 32, 18, true)       \
-    X(q4_1, 3, "Q4_1", 32, 20, true)       \
-    X(q5_0, 6, "Q5_0", 32, 22, false)      \
-    X(q5_1, 7, "Q5_1", 32, 24, false)      \
-    X(q8_0, 8, "Q8_0", 32, 34, true)       \
-    X(q2_k, 10, "Q2_K", 256, 84, false)    \
-    X(q3_k, 11, "Q3_K", 256, 110, false)   \
-    X(q4_k, 12, "Q4_K", 256, 144, false)   \
-    X(q5_k, 13, "Q5_K", 256, 176, false)   \
-    X(q6_k, 14, "Q6_K", 256, 210, false)   \
-    X(iq4_nl, 20, "IQ4_NL", 32, 18, false) \
-    X(iq4_xs, 23, "IQ4_XS", 256, 136, false)
+#define AUSPEX_BLOCK_TYPES(X)                \
+    X(q4_0, 2, "Q4_0", 32, 18, true)         \
+    X(q4_1, 3, "Q4_1", 32, 20, true)         \
+    X(q5_0, 6, "Q5_0", 32, 22, false)        \
+    X(q5_1, 7, "Q5_1", 32, 24, false)        \
+    X(q8_0, 8, "Q8_0", 32, 34, true)         \
+    X(q2_k, 10, "Q2_K", 256, 84, false)      \
+    X(q3_k, 11, "Q3_K", 256, 110, false)     \
+    X(q4_k, 12, "Q4_K", 256, 144, false)     \
+    X(q5_k, 13, "Q5_K", 256, 176, false)     \
+    X(q6_k, 14, "Q6_K", 256, 210, false)     \
+    X(iq4_nl, 20, "IQ4_NL", 32, 18, false)   \
+    X(iq4_xs, 23, "IQ4_XS", 256, 136, false) \
+    X(mxfp4, 39, "MXFP4", 32, 17, false)
 
 /// Formats that this library only knows by name, for error texts: file id, name, elements and bytes of a block.
 #define AUSPEX_OTHER_TYPES(X) \
@@ -57,7 +58,6 @@ namespace detail {
     X(29, "IQ1_M", 256, 56)   \
     X(34, "TQ1_0", 256, 54)   \
     X(35, "TQ2_0", 256, 66)   \
-    X(39, "MXFP4", 32, 17)    \
     X(40, "NVFP4", 64, 36)    \
     X(41, "Q1_0", 128, 18)    \
     X(42, "Q2_0", 64, 18)
@@ -108,8 +108,17 @@ inline float bf16_to_f32(uint16_t h) {
     return f;
 }
 
-/// The codebook of IQ4_NL and IQ4_XS.
-extern const int8_t kIq4Values[16];
+/// The codebooks of four-bit codes: of IQ4_NL and IQ4_XS; of MXFP4, twice the values of E2M1.
+extern const int8_t kIq4Values[16], kFp4Values[16];
+/// The codebook of a type that has one; else null.
+const int8_t* codebook_of(Type t);
+/// The scale of a block of MXFP4, 2^(e - 128): half of what E8M0 says, because kFp4Values are doubled.
+inline float fp4_scale(uint8_t e) {
+    const uint32_t u = e < 2 ? 0x200000u << e : (e - 1u) << 23;
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+}
 
 /// Decodes n elements, bit for bit as the format defines them, whatever the compiler contracts or reorders: every
 /// product is exact in float32 (number.cpp says why). n is a multiple of the block; `from` needs no alignment.

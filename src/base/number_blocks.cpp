@@ -62,6 +62,14 @@ void decode_iq4_nl(const uint8_t* b, float* y) {
     }
 }
 
+void decode_mxfp4(const uint8_t* b, float* y) {
+    const float d = fp4_scale(b[0]);
+    for (int j = 0; j < 16; ++j) {
+        y[j] = d * of_int(kFp4Values[b[1 + j] & 15]);
+        y[j + 16] = d * of_int(kFp4Values[b[1 + j] >> 4]);
+    }
+}
+
 // ------------------------------------------------------------------- encoding, rounded as the reference does
 
 void encode_q8_0(const float* x, uint8_t* b) {

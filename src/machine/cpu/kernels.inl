@@ -19,10 +19,11 @@
 //
 //   kMaxRow, kMaxFloatColumn activation rows of one pass over a strip, over plain float rows
 //   StripFloats, StripInts   kLane floats or int32, one for each row; mul, fma, fnma as above
-//   strip_splat, strip_f16(p), strip_i8(p), strip_store(y, n, a, accumulate), to_floats
+//   strip_splat, strip_f16(p), strip_i8(p), strip_fp4_scale(p), strip_store(y, n, a, accumulate), to_floats
 //   int_splat, int_add, int_shift<n>
 //   Bytes                    4 kLane codes, four for each row; load_bytes, byte_and, byte_or, byte_shift<n> (left;
-//                            bits that cross a byte are garbage), low_nibbles, high_nibbles, codebook_values
+//                            bits that cross a byte are garbage), low_nibbles, high_nibbles
+//   Codebook                 16 signed bytes; load_codebook(p), codebook_values(table, codes)
 //   bias_of(form)            what the codes in memory stand above the file's
 //   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
 //   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN

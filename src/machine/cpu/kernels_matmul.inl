@@ -24,14 +24,14 @@ struct StripJob {
     bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
 };
 
-/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
+/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4. With a codebook its values.
 template <CodeForm kCode, int h, int v>
-AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
+AUSPEX_INLINE Bytes codes_of(const uint8_t* codes, [[maybe_unused]] Codebook table) {
     constexpr size_t step = 4 * kLane;
     if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
     Bytes c = load_bytes(codes + step * v);
     c = h == 1 ? high_nibbles(c) : low_nibbles(c);
-    if constexpr (kCode == CodeForm::codebook) return codebook_values(c);
+    if constexpr (kCode == CodeForm::codebook) return codebook_values(table, c);
     if constexpr (kCode == CodeForm::five)
         c = byte_or(c, byte_and(byte_shift<4 - (4 * h + v)>(load_bytes(codes + step * 4)), 16));
     if constexpr (kCode == CodeForm::six)
@@ -43,23 +43,24 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
 /// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
 /// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
-AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
+AUSPEX_INLINE void dot_half(const uint8_t* codes, Codebook table, const Int16Block* const* x, size_t b,
+                            StripInts* dot) {
     HalfDot<n> half;
     begin_half<kCode, n, h>(half, x, b);
     if constexpr (kDotVectors == 1) {
-        const Bytes w0 = codes_of<kCode, h, 0>(codes);
+        const Bytes w0 = codes_of<kCode, h, 0>(codes, table);
         dot_codes<kCode, n, h, 0>(half, &w0, x, b, dot);
-        const Bytes w1 = codes_of<kCode, h, 1>(codes);
+        const Bytes w1 = codes_of<kCode, h, 1>(codes, table);
         dot_codes<kCode, n, h, 1>(half, &w1, x, b, dot);
-        const Bytes w2 = codes_of<kCode, h, 2>(codes);
+        const Bytes w2 = codes_of<kCode, h, 2>(codes, table);
         dot_codes<kCode, n, h, 2>(half, &w2, x, b, dot);
-        const Bytes w3 = codes_of<kCode, h, 3>(codes);
+        const Bytes w3 = codes_of<kCode, h, 3>(codes, table);
         dot_codes<kCode, n, h, 3>(half, &w3, x, b, dot);
     } else {
         static_assert(kDotVectors <= 2, "one or two vectors of codes at a time");
-        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes), codes_of<kCode, h, 1>(codes)};
+        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes, table), codes_of<kCode, h, 1>(codes, table)};
         dot_codes<kCode, n, h, 0>(half, w01, x, b, dot);
-        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes), codes_of<kCode, h, 3>(codes)};
+        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes, table), codes_of<kCode, h, 3>(codes, table)};
         dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
     }
     finish_half<kCode>(half, dot);
@@ -107,6 +108,8 @@ inline void strip_product(const StripJob& job) {
         acc[c] = strip_splat(0);
     }
     StripFloats d = strip_splat(0), d_min = strip_splat(0);
+    Codebook table{};
+    if constexpr (kCode == CodeForm::codebook) table = load_codebook(job.form.codebook);
     const uint8_t* page = job.strip;
     size_t b = 0;
     for (uint32_t left = job.n_block; left > 0;) {
@@ -141,6 +144,9 @@ inline void strip_product(const StripJob& job) {
                         scales += kLane;
                     }
                 }
+            } else if (kCode == CodeForm::codebook && job.form.power) {
+                scale[0] = strip_fp4_scale(scales);
+                scales += kLane;
             } else {
                 scale[0] = strip_f16(scales);
                 scales += 2 * kLane;
@@ -156,18 +162,18 @@ inline void strip_product(const StripJob& job) {
             if constexpr (kGroup == 1) {
                 // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
                 if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 0>(codes, table, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, table, x, b, dot);
                 AUSPEX_UNROLL
                 for (int c = 0; c < n; ++c) {
                     acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
                     if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
                 }
             } else {
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 0>(codes, table, x, b, dot);
                 add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
                 clear<n>(dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, table, x, b, dot);
                 add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
             }
         }

@@ -6,6 +6,8 @@ namespace detail {
 
 bool strip_form(Type type, StripForm* out) {
     StripForm f;
+    f.codebook = codebook_of(type);
+    if (f.codebook) f.code = CodeForm::codebook;
     switch (type) {
         case Type::q4_0: f.offset = 8; break;
         case Type::q4_1: f.has_min = true; break;
@@ -17,8 +19,9 @@ bool strip_form(Type type, StripForm* out) {
         case Type::q4_k: f.has_min = f.super = true; break;
         case Type::q5_k: f.code = CodeForm::five, f.has_min = f.super = true; break;
         case Type::q6_k: f.code = CodeForm::six, f.n_group = 2, f.super = true, f.offset = 32; break;
-        case Type::iq4_nl: f.code = CodeForm::codebook; break;
-        case Type::iq4_xs: f.code = CodeForm::codebook, f.super = true; break;
+        case Type::iq4_nl: break;
+        case Type::iq4_xs: f.super = true; break;
+        case Type::mxfp4: f.power = true; break;
         case Type::f32:
         case Type::f16:
         case Type::bf16: return false;
@@ -32,7 +35,7 @@ namespace pack_impl {
 /// One block of 32 inputs of one row, with one byte per code; nothing is rounded. Codes are handled four at a time, as
 /// the bytes of a word; masks keep shifts within the bytes.
 struct Plain {
-    uint16_t d = 0, d_min = 0;          ///< f16 bits; super forms: of the 256
+    uint16_t d = 0, d_min = 0;          ///< f16 bits; super forms: of the 256; power: the exponent byte
     int8_t scale[2] = {}, min[2] = {};  ///< super forms, for each half (both the same where one covers 32)
     uint32_t code[8] = {};              ///< unsigned bytes; byte form: the int8's bits
 };
@@ -84,6 +87,10 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
         case Type::iq4_nl:
             p->d = load<uint16_t>(f);
             nibbles(f + 2, p->code);
+            break;
+        case Type::mxfp4:
+            p->d = f[0];
+            nibbles(f + 1, p->code);
             break;
         case Type::q4_1:
             p->d = load<uint16_t>(f);
@@ -233,6 +240,8 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, const T
                     s[R * g + lane] = static_cast<uint8_t>(p.scale[g]);
                     if (f.has_min) s[R * (f.n_group + g) + lane] = static_cast<uint8_t>(p.min[g]);
                 }
+            } else if (f.power) {
+                s[lane] = static_cast<uint8_t>(p.d);
             } else {
                 put_f16(s + 2 * lane, p.d);
                 if (f.has_min) put_f16(s + 2 * R + 2 * lane, p.d_min);
@@ -275,14 +284,14 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
         const Place at = place(f, R, w.d_in, b);
         const uint8_t* s = base + at.scales;
         const uint8_t* head = f.super ? base + at.head : s;
-        const float d = f16_to_f32(load<uint16_t>(head + 2 * lane));
+        const float d = f.power ? fp4_scale(s[lane]) : f16_to_f32(load<uint16_t>(head + 2 * lane));
         const float d_min = f.has_min ? f16_to_f32(load<uint16_t>(head + 2 * R + 2 * lane)) : 0;
         int16_t q[32];
         for (uint32_t i = 0; i < 32; ++i) {
             const uint8_t c = read_code(f.code, R, lane, i, bias, base + at.codes);
-            q[i] = f.code == CodeForm::codebook ? kIq4Values[c]
-                   : f.code == CodeForm::byte   ? static_cast<int8_t>(c)
-                                                : static_cast<int16_t>(c - f.offset);
+            q[i] = f.codebook                 ? f.codebook[c]
+                   : f.code == CodeForm::byte ? static_cast<int8_t>(c)
+                                              : static_cast<int16_t>(c - f.offset);
         }
         // As in decode_row, every product here is exact in float32 (11 bits of an f16, 8 of a scale, 5 of
         // a code), so that no order and no fused multiply-add can change a bit.

@@ -10,6 +10,7 @@
 //
 //   scales   super: d f16[n_lane], dmin f16[n_lane] if has_min; then for each block int8 scale[n_lane] per
 //            group (one of 32 inputs or two of 16), followed by int8 min[n_lane] per group if has_min.
+//            power: for each block uint8 e[n_lane], as fp4_scale() reads it.
 //            else: for each block d f16[n_lane], min f16[n_lane] if has_min.
 //   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
 //            16 h + 4 v + j, with h < 2, v < 4:
@@ -31,17 +32,19 @@ enum class CodeForm : uint8_t { nibble, codebook, five, six, byte };
 
 struct StripForm {
     CodeForm code = CodeForm::nibble;
-    uint8_t n_group = 1;   ///< scales in a block of 32
-    bool has_min = false;  ///< value = scale * code - min
-    bool super = false;    ///< scales are int8 times an f16 for each 256 inputs
-    uint8_t offset = 0;    ///< value = scale * (code - offset); not with has_min
+    uint8_t n_group = 1;               ///< scales in a block of 32
+    bool has_min = false;              ///< value = scale * code - min
+    bool super = false;                ///< scales are int8 times an f16 for each 256 inputs
+    bool power = false;                ///< scales are powers of two; with codebook only
+    uint8_t offset = 0;                ///< value = scale * (code - offset); not with has_min
+    const int8_t* codebook = nullptr;  ///< [16], with codebook: value = scale * codebook[code]
 
     static constexpr uint32_t kCodeBytes[5] = {16, 16, 20, 24, 32};  ///< of a block and lane, by code
     uint32_t code_bytes(uint32_t n_lane) const { return kCodeBytes[static_cast<int>(code)] * n_lane; }  ///< of a block
     uint32_t head_bytes(uint32_t n_lane) const { return super ? (has_min ? 4 : 2) * n_lane : 0; }
     uint32_t scale_bytes(uint32_t n_lane) const {  ///< of one block
         const uint32_t n = has_min ? 2 : 1;
-        return super ? n * n_group * n_lane : 2 * n * n_lane;
+        return super ? n * n_group * n_lane : power ? n_lane : 2 * n * n_lane;
     }
     /// The scales of a page of n_block blocks, padding included.
     uint32_t page_scale_bytes(uint32_t n_lane, uint32_t n_block) const {

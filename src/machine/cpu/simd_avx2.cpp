@@ -117,6 +117,12 @@ using StripInts = __m256i;
 AUSPEX_INLINE StripFloats strip_splat(float a) { return splat(a); }
 AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return load_f16(p); }
 AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) { return load_i8(p); }
+AUSPEX_INLINE StripFloats strip_fp4_scale(const uint8_t* p) {
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(1)), 21);  // right below 2
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
+}
 AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm256_cvtepi32_ps(a); }
 AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
     store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);
@@ -143,10 +149,11 @@ AUSPEX_INLINE Bytes byte_shift(Bytes a) {
 /// Byte and codebook codes are signed here.
 constexpr int bias_of(CodeForm) { return 0; }
 constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
-AUSPEX_INLINE Bytes codebook_values(Bytes a) {
-    const __m128i codebook = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), a);
+using Codebook = __m256i;
+AUSPEX_INLINE Codebook load_codebook(const int8_t* p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm256_shuffle_epi8(table, a); }
 
 // --------------------------------------------------------------------------------- dot products
 

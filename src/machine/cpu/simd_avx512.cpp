@@ -116,6 +116,12 @@ using StripInts = __m512i;
 AUSPEX_INLINE StripFloats strip_splat(float a) { return splat(a); }
 AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return load_f16(p); }
 AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) { return load_i8(p); }
+AUSPEX_INLINE StripFloats strip_fp4_scale(const uint8_t* p) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    const __m512i small = _mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(1)), 21);  // right below 2
+    return _mm512_castsi512_ps(_mm512_max_epi32(normal, small));
+}
 AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm512_cvtepi32_ps(a); }
 AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
     store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);
@@ -141,13 +147,12 @@ AUSPEX_INLINE Bytes byte_shift(Bytes a) {
 }
 /// Codes are unsigned for vpdpbusd, so the signed ones stand 128 above the file's.
 constexpr int bias_of(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte ? 128 : 0; }
-AUSPEX_INLINE Bytes codebook_values(Bytes a) {  // kIq4Values + 128
-    const __m128i codebook =
-        _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, static_cast<char>(129), static_cast<char>(141),
-                      static_cast<char>(153), static_cast<char>(166), static_cast<char>(181), static_cast<char>(197),
-                      static_cast<char>(217), static_cast<char>(241));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codebook), a);
+using Codebook = __m512i;
+AUSPEX_INLINE Codebook load_codebook(const int8_t* p) {  // plus 128
+    const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_broadcast_i32x4(_mm_xor_si128(values, _mm_set1_epi8(static_cast<char>(128))));
 }
+AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm512_shuffle_epi8(table, a); }
 
 // --------------------------------------------------------------------------------- dot products
 

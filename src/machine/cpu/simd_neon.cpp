@@ -122,6 +122,16 @@ AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) {
     const int16x8_t w = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
     return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(w)))};
 }
+AUSPEX_INLINE float32x4_t fp4_scales(int16x4_t exponents) {
+    const int32x4_t e = vmovl_s16(exponents);
+    const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23);
+    const int32x4_t small = vshlq_n_s32(vaddq_s32(e, vdupq_n_s32(1)), 21);  // right below 2
+    return vreinterpretq_f32_s32(vmaxq_s32(normal, small));
+}
+AUSPEX_INLINE StripFloats strip_fp4_scale(const uint8_t* p) {
+    const int16x8_t e = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));
+    return {fp4_scales(vget_low_s16(e)), fp4_scales(vget_high_s16(e))};
+}
 AUSPEX_INLINE StripFloats mul(StripFloats x, StripFloats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
 AUSPEX_INLINE StripFloats fma(StripFloats x, StripFloats y, StripFloats z) {
     return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
@@ -161,9 +171,10 @@ AUSPEX_INLINE Bytes byte_shift(Bytes x) {
 }
 /// Byte and codebook codes are signed here, and all others fit a signed byte.
 constexpr int bias_of(CodeForm) { return 0; }
-AUSPEX_INLINE Bytes codebook_values(Bytes x) {
-    const int8x16_t codebook = vld1q_s8(kIq4Values);
-    return {vreinterpretq_u8_s8(vqtbl1q_s8(codebook, x.a)), vreinterpretq_u8_s8(vqtbl1q_s8(codebook, x.b))};
+using Codebook = int8x16_t;
+AUSPEX_INLINE Codebook load_codebook(const int8_t* p) { return vld1q_s8(p); }
+AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes x) {
+    return {vreinterpretq_u8_s8(vqtbl1q_s8(table, x.a)), vreinterpretq_u8_s8(vqtbl1q_s8(table, x.b))};
 }
 
 // --------------------------------------------------------------------------------- dot products

@@ -125,7 +125,22 @@ void pack_q6_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
     q6_quants(in, in + 128, tile, r);
 }
 
-/// Three bits and a 6-bit scale for 16 columns: (scale - 32) * (q - 4), as (q + 28) - 32 in Q6_K's terms.
+/// Two bits of four neighbouring columns in each byte of `codes`, of block b = 0 .. 15 (shaders/quant/low_k.glsl).
+void put_two_bits(uint8_t* quants, uint32_t r, uint32_t t, uint32_t b, uint32_t codes) {
+    uint8_t* p = share(quants, 0, r, t) + 4 * (b >> 2);
+    store32(p, load32(p) | spread(codes, 3u, 2u * (b & 3u), 8));
+}
+
+void pack_q2_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    std::memcpy(tile + 16 * r, in, 16);
+    std::memcpy(tile + 256 + 4 * r, in + 80, 4);
+    for (uint32_t b = 0; b < 16; b++)
+        for (uint32_t t = 0; t < 4; t++)
+            put_two_bits(tile + 320, r, t, b,
+                         load32(in + 16 + 32 * (b >> 3) + 16 * (b & 1) + 4 * t) >> (2 * ((b >> 1) & 3)));
+}
+
+/// Three bits and a 6-bit scale for 16 columns: (scale - 32) * (code - 4).
 void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
     const uint8_t *mask = in, *qs = in + 32, *scales = in + 96;
     for (uint32_t i = 0; i < 16; i++) {
@@ -134,16 +149,14 @@ void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
         tile[16 * r + i] = static_cast<uint8_t>((low | (high << 4)) - 32u);
     }
     std::memcpy(tile + 256 + 2 * r, in + 108, 2);
-    uint8_t ql[128] = {}, qh[64] = {};
-    for (uint32_t k = 0; k < 256; k++) {
-        const uint32_t half = k >> 7, j = (k >> 5) & 3, l = k & 31;
-        const uint32_t q = ((qs[32 * half + l] >> (2 * j)) & 3u) + ((mask[l] >> (4 * half + j)) & 1u ? 32u : 28u);
-        uint8_t& lo = ql[64 * half + 32 * (j & 1) + l];
-        lo = static_cast<uint8_t>(lo | ((q & 15u) << (4 * (j >> 1))));
-        uint8_t& hi = qh[32 * half + l];
-        hi = static_cast<uint8_t>(hi | ((q >> 4) << (2 * j)));
-    }
-    q6_quants(ql, qh, tile, r);
+    for (uint32_t b = 0; b < 16; b++)
+        for (uint32_t t = 0; t < 4; t++) {
+            const uint32_t from = 16 * (b & 1) + 4 * t;
+            put_two_bits(tile + 800, r, t, b, load32(qs + 32 * (b >> 3) + from) >> (2 * ((b >> 1) & 3)));
+            uint8_t* p = tile + 288 + 8 * (32 * (r >> 3) + (r & 7u) * 4 + t) + 4 * (b >> 3);
+            store32(p,
+                    load32(p) | spread(load32(mask + from) >> (b >> 1), 1u, 8u * ((b >> 2) & 1u) + 2u * (b & 3u), 1));
+        }
 }
 
 /// Writes the codes of a 16-column block, biased by 128, into the bytes at `quants`.
@@ -165,16 +178,35 @@ void pack_q8_0(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
+/// The 16 bytes of codes of columns 32 b .. 32 b + 31 (shaders/quant/codebook.glsl).
+void put_nibbles(const uint8_t* qs, uint8_t* quants, uint32_t r, uint32_t b) {
+    for (uint32_t t = 0; t < 4; t++) {
+        const uint32_t v = load32(qs + 4 * t);
+        store32(share(quants, b >> 2, r, t) + 4 * (b & 3), spread(v, 15u, 0, 4) | spread(v >> 4, 15u, 8, 4));
+    }
+}
+
 void pack_iq4_nl(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     for (uint32_t b = 0; b < n; b++) {
         std::memcpy(tile + 16 * r + 2 * b, in + 18 * b, 2);
-        int8_t q[32];
-        for (uint32_t i = 0; i < 16; i++) {
-            q[i] = kIq4Values[in[18 * b + 2 + i] & 15];
-            q[16 + i] = kIq4Values[in[18 * b + 2 + i] >> 4];
-        }
-        put_bytes(q, tile + 256, r, 2 * b);
-        put_bytes(q + 16, tile + 256, r, 2 * b + 1);
+        put_nibbles(in + 18 * b + 2, tile + 256, r, b);
+    }
+}
+
+void pack_iq4_xs(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    std::memcpy(tile + 128 + 2 * r, in, 2);
+    for (uint32_t b = 0; b < 8; b++) {
+        const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u,
+                       high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
+        tile[8 * r + b] = static_cast<uint8_t>((low | (high << 4)) - 32u);
+        put_nibbles(in + 8 + 16 * b, tile + 160, r, b);
+    }
+}
+
+void pack_mxfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
+    for (uint32_t b = 0; b < n; b++) {
+        tile[8 * r + b] = in[17 * b];
+        put_nibbles(in + 17 * b + 1, tile + 128, r, b);
     }
 }
 
@@ -196,29 +228,6 @@ void pack_q45_1(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool f
             q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
         for (uint32_t h = 0; h < 2; h++)
             put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
-    }
-}
-
-void pack_q2_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    const float d = f16_to_f32(load16(in + 80)), d_min = f16_to_f32(load16(in + 82));
-    for (uint32_t b = 0; b < 16; b++) {
-        const uint32_t half = b >> 3, j = (b >> 1) & 3;
-        int8_t q[16];
-        for (uint32_t i = 0; i < 16; i++)
-            q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
-        put_wide(tile, r, b, q, d * static_cast<float>(in[b] & 15), d_min * static_cast<float>(in[b] >> 4));
-    }
-}
-
-void pack_iq4_xs(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    const float d = f16_to_f32(load16(in));
-    for (uint32_t b = 0; b < 8; b++) {
-        const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u,
-                       high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
-        const float scale = d * static_cast<float>(static_cast<int>(low | (high << 4)) - 32);
-        int8_t q[32];
-        for (uint32_t i = 0; i < 32; i++) q[i] = kIq4Values[(in[8 + 16 * b + (i & 15)] >> (i < 16 ? 0 : 4)) & 15];
-        for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, scale, 0.0f);
     }
 }
 
@@ -250,6 +259,7 @@ void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, 
         case Type::q5_1: return pack_q45_1(in, tile, r, n / 32, true);
         case Type::q2_k: return pack_q2_k(in, tile, r);
         case Type::iq4_xs: return pack_iq4_xs(in, tile, r);
+        case Type::mxfp4: return pack_mxfp4(in, tile, r, n / 32);
     }
 }
 
@@ -259,19 +269,20 @@ Layout layout_of(Type type) {
     switch (type) {
         case Type::q4_k: return Layout::q4_k;
         case Type::q5_k: return Layout::q5_k;
-        case Type::q6_k:
-        case Type::q3_k: return Layout::q6_k;
-        case Type::q8_0:
-        case Type::iq4_nl: return Layout::q8_0;
+        case Type::q6_k: return Layout::q6_k;
+        case Type::q3_k: return Layout::q3_k;
+        case Type::q2_k: return Layout::q2_k;
+        case Type::q8_0: return Layout::q8_0;
+        case Type::iq4_nl: return Layout::iq4_nl;
+        case Type::iq4_xs: return Layout::iq4_xs;
+        case Type::mxfp4: return Layout::mxfp4;
         case Type::q4_0: return Layout::q4_0;
         case Type::q5_0: return Layout::q5_0;
         case Type::f16: return Layout::f16;
         case Type::bf16: return Layout::bf16;
         case Type::f32: return Layout::f32;
         case Type::q4_1:
-        case Type::q5_1:
-        case Type::q2_k:
-        case Type::iq4_xs: return Layout::wide;
+        case Type::q5_1: return Layout::wide;
     }
     AUSPEX_ASSERT(false);  // not a Type
     return Layout::wide;

@@ -10,11 +10,14 @@
 // their own are widened exactly.
 //
 //   type                     layout   bytes a tile     bits a weight
-//   Q4_K / Q4_0              own      2304             4.5
+//   Q2_K                     own      1344             2.625
+//   Q3_K                     own      1824             3.5625
+//   MXFP4 / IQ4_XS           own      2176 / 2208      4.25 / 4.3125
+//   Q4_K / Q4_0 / IQ4_NL     own      2304             4.5
 //   Q5_K / Q5_0              own      2816             5.5
-//   Q6_K, Q3_K               q6_k     3360             6.5625
-//   Q8_0, IQ4_NL             q8_0     4352             8.5
-//   Q4_1 Q5_1 Q2_K IQ4_XS    wide     6144             12
+//   Q6_K                     own      3360             6.5625
+//   Q8_0                     own      4352             8.5
+//   Q4_1 Q5_1                wide     6144             12
 //   F16 / BF16               own      8192             16
 //   F32                      own      16384            32
 //
