@@ -1328,6 +1328,7 @@ struct ReplyOptions {
     std::vector<std::string> tools;  ///< as in ChatRequest
     bool parse = true;               ///< off: no reply of a chat; all of it is text
     bool special = false;            ///< as in DecodeOptions
+    bool ignore_end = false;         ///< for measuring: goes on after the model's end token
     /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking still comes
     /// several tokens at a time when drafting.
     bool one_by_one = false;
@@ -1343,7 +1344,7 @@ enum class Finish : uint8_t {
 };
 
 /// Generates one reply to the prompt that is a Session's history: samples, ends thinking that is too long, finds stop
-/// strings, and splits the text into thinking, content and calls. What auspex_chat() and `auspex serve` run on. Can be
+/// strings, and splits the text into thinking, content and calls. What auspex_chat() and `auspex` run on. Can be
 /// moved, not copied.
 ///
 ///     ReplyGenerator reply(model, session, options);

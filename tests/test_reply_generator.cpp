@@ -109,10 +109,17 @@ TEST_CASE("a reply ends where the model ends it") {
     ReplyOptions o;
     for (Token id = 0; id < static_cast<Token>(model.info().n_vocab); ++id)
         if (model.is_end(id)) o.sampling.logit_bias = {{id, 1000}};
-    const Replied r = replied(model, session, o);
+    Replied r = replied(model, session, o);
     CHECK(r.finish == Finish::end);
     CHECK((r.tokens.empty() && r.content.empty()));
     CHECK(model.is_end(session.history()[session.history().size() - 1]));
+
+    o.ignore_end = true;
+    o.max_tokens = 9;
+    r = replied(model, session, o);
+    CHECK(r.finish == Finish::length);
+    CHECK((r.tokens.size() == 9 && r.content.empty()));
+    CHECK(std::all_of(r.tokens.begin(), r.tokens.end(), [&](Token id) { return model.is_end(id); }));
 }
 
 TEST_CASE("thinking that is too long is closed, and the constraint of the answer begins after it") {

@@ -6,6 +6,8 @@
 
 namespace cli {
 
+using auspex::Finish;
+
 void add_generate(CLI::App& command, GenerateOptions& o) {
     command
         .add_option("-n,--tokens", o.n,
@@ -54,6 +56,17 @@ nlohmann::ordered_json sync_json(const auspex::SyncReport& report) {
             {"reason", sync_reason_name(report.reason)}, {"text", report.text}};
 }
 
+static const char* stop_reason(Finish finish) {
+    switch (finish) {
+        case Finish::end: return "end";
+        case Finish::stop: return "stop";
+        case Finish::length: return "length";
+        case Finish::context: return "context";
+        case Finish::none: break;
+    }
+    return "interrupted";
+}
+
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
                 const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
                 const GenerateOptions& options, bool stream, Generated* to) {
@@ -72,45 +85,39 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
     const double ready = now();
     to->prefill_s = ready - start;
 
-    auspex::TextStream text(model, options.stops);
-    const auto show = [&](const Result<std::string>& piece) {
-        if (!piece.ok()) return piece.status();
-        to->text += piece.value();
-        return stream && !piece.value().empty() ? print(piece.value()) : Status();
+    auspex::ReplyOptions of_reply;
+    of_reply.sampling = sampling;
+    of_reply.stops = options.stops;
+    of_reply.parse = false;
+    of_reply.ignore_end = options.ignore_end;
+    if (options.n >= 0) of_reply.max_tokens = static_cast<uint64_t>(options.n);
+    auspex::ReplyGenerator reply(model, session, std::move(of_reply));
+    const auto show = [&](const Result<std::vector<auspex::ReplyEvent>>& events) {
+        if (!events.ok()) return events.status();
+        for (const auspex::ReplyEvent& event : events.value()) {
+            to->text += event.text;
+            const Status shown = stream ? print(event.text) : Status();
+            if (!shown.ok()) return shown;
+        }
+        return Status();
     };
     double first = 0;
     size_t n_first = 0, n_sampled = 0;
-    while (to->stop_reason.empty()) {
-        Span<const Token> tokens;
-        s = session.next(sampling).get(tokens);
-        if (s.code == Code::context_full) {
-            to->stop_reason = "context";
-            break;
-        }
-        if (!s.ok()) return s;
-        n_sampled += tokens.size();
+    do {
+        const auto events = reply.next();
+        n_sampled = session.history().size() - history.size();
         if (n_first == 0) first = now(), n_first = n_sampled;
-        for (const Token id : tokens) {
-            if (model.is_end(id) && !options.ignore_end) {
-                to->stop_reason = "end";
-                break;
-            }
-            to->ids.push_back(id);
-            s = show(text.push(id));
-            if (!s.ok()) return s;
-            if (text.stopped())
-                to->stop_reason = "stop";
-            else if (options.n >= 0 && static_cast<int64_t>(to->ids.size()) >= options.n)
-                to->stop_reason = "length";
-            if (!to->stop_reason.empty()) break;
-        }
-        if (to->stop_reason.empty() && interrupted()) to->stop_reason = "interrupted";
-    }
+        s = show(events);
+        if (!s.ok()) return s;
+    } while (reply.ended() == Finish::none && !interrupted());
     // The first sample needs no new row, so the rate counts from there; one token alone has only itself.
     const bool several = n_sampled > n_first;
     to->n_step = several ? n_sampled - n_first : n_sampled;
     to->decode_s = now() - (several ? first : ready);
-    return show(text.finish());
+    s = show(reply.finish());
+    to->ids.assign(reply.tokens().begin(), reply.tokens().end());
+    to->stop_reason = stop_reason(reply.ended());
+    return s;
 }
 
 }  // namespace cli

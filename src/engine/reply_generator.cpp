@@ -184,7 +184,7 @@ Status ReplyGenerator::Impl::take(Span<const Token> ids, bool sampled) {
 
 Status ReplyGenerator::Impl::take_one(Token id, const std::string& piece) {
     history.push_back(id);
-    if (model.is_end(id)) {
+    if (model.is_end(id) && !options.ignore_end) {
         finish = Finish::end;
         return {};
     }
