@@ -99,9 +99,9 @@ class BenchDrafting(BaseBench):
         for r in o["mtp"][1:]:
             self.assertEqual(r["accepted_share"], 1)
             self.assertAlmostEqual(r["tokens_per_cycle"], r["depth"] + 1)
-            self.assertAlmostEqual(r["break_even_share"], (r["relative_cycle"] - 1) / r["depth"])
-            self.assertGreater(r["head_bytes"], 0)
-        self.assertEqual(o["mtp"][0]["relative_cycle"], 1)
+            self.assertAlmostEqual(r["break_even_ratio"], (r["relative_cost"] - 1) / r["depth"])
+            self.assertGreater(r["draft_head_bytes"], 0)
+        self.assertEqual(o["mtp"][0]["relative_cost"], 1)
 
     def test_cycles_under_a_grammar_beside_free_ones(self):
         any_text = self.file("any.gbnf", "root ::= !<[0]>* \"the end\"")

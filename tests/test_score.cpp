@@ -31,11 +31,11 @@ TEST_CASE("a loop has little diversity and a text without repetitions all of it"
 
 TEST_CASE("break-even in its two units describes the same cycle") {
     // A published one: R(3) = 2.62 is 0.54 in accepted/drafted and 0.72 in conditional acceptance.
-    CHECK(break_even_share(2.62, 3) == doctest::Approx(0.54));
-    CHECK(break_even_conditional(2.62, 3) == doctest::Approx(0.72).epsilon(0.01));
-    CHECK(break_even_conditional(2, 1) == doctest::Approx(1));
-    CHECK(break_even_conditional(2.31, 1) > 1);  // a cycle dearer than its tokens never pays
-    CHECK(break_even_conditional(1, 5) == doctest::Approx(0));
+    CHECK(break_even_ratio(2.62, 3) == doctest::Approx(0.54));
+    CHECK(break_even_acceptance(2.62, 3) == doctest::Approx(0.72).epsilon(0.01));
+    CHECK(break_even_acceptance(2, 1) == doctest::Approx(1));
+    CHECK(break_even_acceptance(2.31, 1) > 1);  // a cycle dearer than its tokens never pays
+    CHECK(break_even_acceptance(1, 5) == doctest::Approx(0));
 }
 
 TEST_CASE("hindsight takes each phase's best fixed depth and compares run with run") {

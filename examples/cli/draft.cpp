@@ -117,18 +117,18 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
 // --------------------------------------------------------------------------------- trace
 
 std::string trace_line(const auspex::DraftCycle& c) {
-    nlohmann::ordered_json line = {{"token", c.n_token},     {"wanted", c.chosen}, {"depth", c.depth},
+    nlohmann::ordered_json line = {{"n_token", c.n_token},   {"chosen", c.chosen}, {"depth", c.depth},
                                    {"accepted", c.accepted}, {"us", c.us},         {"catch_up_us", c.catch_up_us}};
     line["acceptance"] = c.acceptance;
     line["expected_tokens"] = c.expected_tokens;
-    line["relative_cycle"] = c.relative_cost;
-    line["break_even_share"] = c.break_even_ratio;
+    line["relative_cost"] = c.relative_cost;
+    line["break_even_ratio"] = c.break_even_ratio;
     if (c.text_match == UINT32_MAX)
         line["forced"] = true;
     else if (c.text_match > 0)
         line["lookup_match"] = c.text_match;
     if (c.probe_rows > 0)
-        line["acceptance_probe"] = {{"rows", c.probe_rows}, {"hits", c.probe_hits}, {"us", c.probe_us}};
+        line["probe_rows"] = c.probe_rows, line["probe_hits"] = c.probe_hits, line["probe_us"] = c.probe_us;
     if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
     return line.dump() + "\n";
 }
@@ -193,7 +193,7 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     const auspex::Stats stats = session.stats();
     const auspex::DraftReport d = session.draft_report();
     if (options.depth < 0)
-        report["depth"] = "auto", report["depth_most"] = options.max_depth;
+        report["depth"] = "auto", report["max_depth"] = options.max_depth;
     else
         report["depth"] = options.depth;
     const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1),
@@ -205,10 +205,10 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     report["tokens"] = std::vector<uint64_t>(d.tokens, d.tokens + n_place + 1);
     report["drafted"] = std::vector<uint64_t>(stats.drafted, stats.drafted + n_place);
     report["accepted"] = std::vector<uint64_t>(stats.accepted, stats.accepted + n_place);
-    report["judged"] = std::vector<uint64_t>(d.evaluated + 1, d.evaluated + 1 + n_place);
+    report["evaluated"] = std::vector<uint64_t>(d.evaluated + 1, d.evaluated + 1 + n_place);
     report["acceptance"] = n_drafted > 0 ? double(n_accepted) / double(n_drafted) : 0.0;
     report["tokens_per_cycle"] = n_cycle > 0 ? 1 + double(n_accepted) / double(n_cycle) : 0.0;
-    report["head_bytes"] = stats.draft_head_bytes;
+    report["draft_head_bytes"] = stats.draft_head_bytes;
     // Costs by depth, 0 up to the deepest one measured.
     size_t n_known = 0;
     for (size_t g = 0; g <= auspex::kMaxDraft; ++g)
@@ -217,30 +217,32 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     cost = nlohmann::ordered_json::array();
     for (size_t g = 0; g < n_known; ++g) {
         nlohmann::ordered_json row = {{"depth", g},
-                                      {"cycle_ms", d.cycle_seconds[g] * 1e3},
-                                      {"relative_cycle", d.relative_cost[g]},
-                                      {"samples", d.n_sample[g]},
+                                      {"cycle_seconds", d.cycle_seconds[g]},
+                                      {"relative_cost", d.relative_cost[g]},
+                                      {"n_sample", d.n_sample[g]},
                                       {"expected_tokens", d.expected_tokens[g]}};
         if (g > 0)
-            row["acceptance"] = d.acceptance[g], row["break_even_share"] = d.break_even_ratio[g],
-            row["break_even_conditional"] = d.break_even_acceptance[g];
+            row["acceptance"] = d.acceptance[g], row["break_even_ratio"] = d.break_even_ratio[g],
+            row["break_even_acceptance"] = d.break_even_acceptance[g];
         cost.push_back(row);
     }
-    report["from_text"] = {{"cycles", d.text_cycles},
-                           {"tokens", d.text_tokens},
-                           {"offers", d.text_offers},
-                           {"offers_right", d.text_right}};
-    report["acceptance_probe"] = {
-        {"passes", d.n_probe}, {"rows", d.probe_rows}, {"hits", d.probe_hits}, {"seconds", d.probe_seconds}};
+    report["text_cycles"] = d.text_cycles;
+    report["text_tokens"] = d.text_tokens;
+    report["text_offers"] = d.text_offers;
+    report["text_right"] = d.text_right;
+    report["n_probe"] = d.n_probe;
+    report["probe_rows"] = d.probe_rows;
+    report["probe_hits"] = d.probe_hits;
+    report["probe_seconds"] = d.probe_seconds;
     report["seconds"] = d.seconds;
-    report["seconds_off_estimate"] = d.baseline_seconds;
-    report["gain_estimate"] = d.speedup();
+    report["baseline_seconds"] = d.baseline_seconds;
+    report["speedup"] = d.speedup();
     report["unprofitable"] = d.unprofitable;
-    report["n_switch"] = d.n_depth_change;
-    report["switches"] = nlohmann::ordered_json::array();
-    for (const auspex::DepthChange& s : d.depth_changes)
-        report["switches"].push_back(
-            {{"token", s.n_token}, {"from", s.from}, {"to", s.to}, {"reason", auspex::draft_reason_name(s.reason)}});
+    report["n_depth_change"] = d.n_depth_change;
+    report["depth_changes"] = nlohmann::ordered_json::array();
+    for (const auspex::DepthChange& c : d.depth_changes)
+        report["depth_changes"].push_back(
+            {{"n_token", c.n_token}, {"from", c.from}, {"to", c.to}, {"reason", auspex::draft_reason_name(c.reason)}});
     return report;
 }
 

@@ -137,20 +137,20 @@ Status bench_mtp(Bench& b) {
         const double ms = median(d.cycle_ms), r = ms / plain_ms, per_cycle = d.n_token / d.n_cycle,
                      speedup = tps / plain_tps;
         nlohmann::ordered_json row = {
-            {"depth", d.g},   {"tps", tps},          {"tps_least", low},   {"tps_most", high},
-            {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
+            {"depth", d.g},   {"tps", tps},         {"tps_least", low},   {"tps_most", high},
+            {"cycle_ms", ms}, {"relative_cost", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
         if (d.constrained) row["constrained"] = true;
         b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps,
               ("(" + std::to_string(int64_t(low)) + " .. " + std::to_string(int64_t(high)) + ")").c_str(), ms, r,
               per_cycle);
         if (d.g > 0) {
             row["accepted_share"] = d.drafted > 0 ? d.accepted / d.drafted : 0;
-            row["break_even_share"] = break_even_share(r, d.g);
-            row["break_even_conditional"] = break_even_conditional(r, d.g);
-            row["head_bytes"] = head_bytes;
+            row["break_even_ratio"] = break_even_ratio(r, d.g);
+            row["break_even_acceptance"] = break_even_acceptance(r, d.g);
+            row["draft_head_bytes"] = head_bytes;
             if (o.synth_accept > 0) row["synth_accept"] = o.synth_accept;
             b.say(" %9.1f%% %11.1f%% %11.1f%% %8.2f", d.drafted > 0 ? 100 * d.accepted / d.drafted : 0,
-                  100 * break_even_share(r, d.g), 100 * break_even_conditional(r, d.g), speedup);
+                  100 * break_even_ratio(r, d.g), 100 * break_even_acceptance(r, d.g), speedup);
         }
         b.out["mtp"].push_back(row);
         b.say(d.constrained ? "  constrained\n" : "\n");

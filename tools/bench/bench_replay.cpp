@@ -250,7 +250,7 @@ class Replay {
                                           {"accepted_share", drafted > 0 ? accepted / drafted : 0}};
             b_.say("%-12s %10.1f ", policy_name(policy).c_str(), tps);
             if (policy < controller())
-                row["relative_cycle"] = relative(policy), b_.say("%8.2f ", relative(policy));
+                row["relative_cost"] = relative(policy), b_.say("%8.2f ", relative(policy));
             else
                 b_.say("%8s ", "");
             b_.say("%14.2f %11.1f%%\n", n_token / n_cycle, drafted > 0 ? 100 * accepted / drafted : 0);

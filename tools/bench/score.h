@@ -42,10 +42,10 @@ inline double distinct_share(const std::vector<int32_t>& ids, size_t n) {
 }
 
 /// Accepted/drafted above which a depth of g >= 1 pays if its cycle costs r plain steps.
-inline double break_even_share(double r, uint32_t g) { return (r - 1) / g; }
+inline double break_even_ratio(double r, uint32_t g) { return (r - 1) / g; }
 
 /// The same as conditional acceptance: the a with 1 + a + .. + a^g = r; above 1 when r is beyond g + 1.
-inline double break_even_conditional(double r, uint32_t g) {
+inline double break_even_acceptance(double r, uint32_t g) {
     double low = 0, high = 2;
     for (int i = 0; i < 60; ++i) {  // the sum grows with a: halve the interval
         const double a = (low + high) / 2;
