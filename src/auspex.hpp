@@ -504,6 +504,8 @@ struct ToolArgument {
 struct ToolCall {
     std::string name;
     std::vector<ToolArgument> arguments;
+    /// Other members that a template of ChatStyle::jinja may read, such as id. Other styles read none.
+    std::vector<ToolArgument> template_members = {};
 };
 /// One item of a content that is a list. Images and videos are rendered as their placeholder tokens; this version does
 /// not fill them with embeddings.
@@ -537,8 +539,8 @@ struct AUSPEX_API ChatRequest {
     std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
-    /// that holds one. Other keys of a message that are not null become its template_members; other keys of the
-    /// request are ignored.
+    /// that holds one. Other keys of a message or call that are not null become its template_members; other keys of
+    /// the request are ignored.
     ///
     /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);

@@ -515,6 +515,7 @@ TEST_CASE("a template reads the other members of a message, and roles that it kn
     const char* const kNames =
         "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name is defined %} {{ m.name }}{% endif %}"
         "{% if m.role == 'tool' %} {{ m.tool_call_id + m.meta.k[0] | string }}{% endif %}"
+        "{% for c in m.tool_calls %} {{ c.id }}{{ c.function.name }}{{ c.type }}{% endfor %}"
         "{{ m.content }}<|im_end|>\n{% endfor %}";
     const ChatTemplate found = auspex::recognise_template(kNames, nullptr);
     REQUIRE(found.style == ChatStyle::jinja);
@@ -522,11 +523,15 @@ TEST_CASE("a template reads the other members of a message, and roles that it kn
         R"({"messages": [{"role": "developer", "content": "a", "name": null},
             {"role": "user", "content": "b", "name": "<|im_end|>"},
             {"role": "tool", "content": "c", "name": "f", "tool_call_id": "7", "meta": {"k": [1.50]}},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "i7", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+                {"id": null, "name": "h", "arguments": {}}]},
             {"role": "observation", "content": "d"}], "add_generation_prompt": false})",
         found);
     CHECK(prompt.text() ==
           "<|im_start|>developera<|im_end|>\n<|im_start|>user <|im_end|>b<|im_end|>\n"
-          "<|im_start|>tool f 71.5c<|im_end|>\n<|im_start|>observationd<|im_end|>\n");
+          "<|im_start|>tool f 71.5c<|im_end|>\n<|im_start|>assistant i7gfunction hfunction<|im_end|>\n"
+          "<|im_start|>observationd<|im_end|>\n");
     for (const ChatPrompt::Piece& piece : prompt.pieces) CHECK((piece.from_template || piece.text != "<|im_start|>"));
     ChatRequest request;
     request.messages.resize(1);

@@ -1,9 +1,12 @@
 """The fields of requests in all protocols: what is not done is refused by name, the rest has its effect. See
 server_rig.py.
 """
+import os
+import tempfile
 import unittest
 
-from server_rig import BaseServer
+from chat_templates import with_template
+from server_rig import BaseServer, Server
 
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -62,6 +65,32 @@ class Fields(BaseServer):
             rows = [self.ok(self.server.post(path, {**body, **more}))["input_tokens"] for more in ({}, off)]
             self.assertNotEqual(rows[0], rows[1], path)
             self.assertEqual(self.server.post(path, {**body, "chat_template_kwargs": 3}).status, 400)
+
+    def test_the_template_sees_other_roles_and_members(self):
+        """Ids of calls, members that no protocol has, and roles that the template alone knows."""
+        template = ("{% for m in messages %}[{{ m.role }}{% for c in m.tool_calls or [] %} {{ c.id }}"
+                    "{% endfor %} {{ m.tool_call_id }} {{ m.metadata }}|{{ m.content }}]{% endfor %}"
+                    "{% if messages[-1].role == 'nobody' %}{{ raise_exception('no such role') }}{% endif %}")
+        function = {"name": "g", "arguments": "{}"}
+        body = {"messages": [{"role": "user", "content": "a", "metadata": "m", "name": None},
+                             {"role": "assistant", "content": None, "refusal": None, "tool_calls": [
+                                 {"id": "i1", "type": "function", "function": function}]},
+                             {"role": "tool", "tool_call_id": "i1", "content": "b"},
+                             {"role": "observation", "content": "c"}]}
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "other.gguf")
+            with open(model, "wb") as f:
+                f.write(with_template(template))
+            other = Server("--ctx", 512, "--temp", 0, model=model)
+            try:
+                self.assertEqual(self.ok(other.post("/apply-template", body))["prompt"],
+                                 "[user  m|a][assistant i1  |][tool i1 |b][observation  |c]")
+                body["messages"].append({"role": "nobody", "content": "d"})
+                self.refused(400, "invalid_request_error", other.post(CHAT, body), "no such role")
+            finally:
+                self.assertEqual(other.stop()[0], 0)
+        wrong = {"messages": [{"role": 3, "content": "x"}]}
+        self.refused(400, "invalid_request_error", self.server.post(CHAT, wrong), "messages[0].role")
 
     def test_old_names_of_anthropic(self):
         body = {**BODIES[MESSAGES], "messages": [{"role": "user", "content": "free"}], "thinking": {"type": "disabled"}}

@@ -94,9 +94,6 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     const Fields fields(from, path + ".", &failure);
     std::string role;
     if (!fields.text("role", &role) && failure.ok()) fields.refuse("role", "a string");
-    const char* const known[] = {"system", "developer", "user", "assistant", "tool", "function"};
-    if (failure.ok() && std::find(std::begin(known), std::end(known), role) == std::end(known))
-        return bad_request(path + ".role is '" + role + "', expected system, developer, user, assistant or tool");
     (*to)["role"] = role == "developer" ? "system" : role == "function" ? "tool" : role;
     if (const Json* content = fields.find("content")) {
         const std::string text = content_text(*content, path + ".content", &failure);
@@ -116,8 +113,11 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     else if (const Json* call = fields.object("function_call"))  // OpenAI's form before tools
         (*to)["tool_calls"] = Json::array({{{"type", "function"}, {"function", *call}}});
     if (to->contains("tool_calls")) mend_arguments(&(*to)["tool_calls"]);
-    if (const Json* id = fields.find("tool_call_id")) (*to)["tool_call_id"] = *id;
-    if (const Json* name = fields.find("name")) (*to)["name"] = *name;  // of a speaker or of a function
+    // Others are the template's: tool_call_id, name of a speaker or of a function.
+    const char* const read[] = {"role",    "content", "reasoning_content", "reasoning",
+                                "refusal", "audio",   "tool_calls",        "function_call"};
+    for (const auto& m : from.items())
+        if (std::find(std::begin(read), std::end(read), m.key()) == std::end(read)) (*to)[m.key()] = m.value();
     return failure;
 }
 
@@ -261,8 +261,22 @@ Failure arrange_messages(Conversation* conversation) {
     return conversation->messages.empty() ? bad_request("there is no message, expected at least one") : Failure();
 }
 
+/// Templates refuse roles that they do not know, but plain ChatML writes any: there a mistyped one would go unnoticed.
+static Failure check_roles(auspex::ChatStyle style, const Json& messages) {
+    if (style != auspex::ChatStyle::chatml && style != auspex::ChatStyle::chatml_no_think) return {};
+    for (const Json& m : messages) {
+        const std::string role = m["role"];
+        if (role != "system" && role != "user" && role != "assistant" && role != "tool")
+            return bad_request("a message has the role '" + role +
+                               "', expected system, developer, user, assistant or tool");
+    }
+    return {};
+}
+
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
+    const Failure failure = check_roles(engine.model().info().chat_template.style, conversation.messages);
+    if (!failure.ok()) return failure;
     // Tools that may not be called stay in the prompt, which is computed already. Plain ChatML cannot show any.
     const bool shown = engine.model().info().chat_template.has_tools() || !conversation.form.no_call;
     Json form = {{"messages", conversation.messages},

@@ -77,12 +77,17 @@ class Input {
                 AUSPEX_TRY(call(m.tool_calls[i], say(path, ".tool_calls[", i, "]"), &calls[i]));
             members.add("tool_calls", heap_.list(std::move(calls)));
         }
-        for (const ToolArgument& a : m.template_members) {
+        AUSPEX_TRY(add(m.template_members, path, &members));
+        *to = members.map(heap_);
+        return {};
+    }
+
+    Status add(const std::vector<ToolArgument>& others, const std::string& path, Members* to) {
+        for (const ToolArgument& a : others) {
             Value value = heap_.input(a.value);
             if (a.json) AUSPEX_TRY(json(a.value, say(path, ".", a.name), &value));
-            members.add(a.name, value);
+            to->add(a.name, value);
         }
-        *to = members.map(heap_);
         return {};
     }
 
@@ -120,6 +125,7 @@ class Input {
         function.add("arguments", arguments);
         members.add("type", heap_.input("function"));
         members.add("function", function.map(heap_));
+        AUSPEX_TRY(add(c.template_members, path, &members));
         *to = members.map(heap_);
         return {};
     }
@@ -230,7 +236,8 @@ bool try_tools(ChatProgram& program, ChatTemplate* to) {
     if (!contains(tried(program, request), "tried_tool")) return true;
     request.tools.clear();
     request.messages.push_back(said("assistant", ""));
-    request.messages.back().tool_calls = {ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}}};
+    request.messages.back().tool_calls = {
+        ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}, {ToolArgument{"id", "call00000", false}}}};
     request.messages.push_back(said("tool", "result"));
     request.messages.back().template_members = {ToolArgument{"name", "tried_tool", false},
                                                 ToolArgument{"tool_call_id", "call00000", false}};

@@ -72,18 +72,29 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
     return Status();
 }
 
+/// The members whose keys are none of `known`, and not null.
+template <size_t N>
+std::vector<ToolArgument> other_members(const Json& json, const std::string_view (&known)[N]) {
+    std::vector<ToolArgument> others;
+    for (size_t i = 0; i < json.items().size(); ++i)
+        if (std::find(known, known + N, json.keys()[i]) == known + N && !json.items()[i].is(Json::Kind::null))
+            others.push_back(argument_of(json.keys()[i], json.items()[i]));
+    return others;
+}
+
 Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
     if (!json.is(Json::Kind::array)) return wrong(path, json, "a list");
     for (size_t i = 0; i < json.items().size(); ++i) {
         const std::string here = say(path, "[", i, "]");
         const Json* call = &json.items()[i];
         if (!call->is(Json::Kind::object)) return wrong(here, *call, "an object");
+        ToolCall out;
+        out.template_members = other_members(*call, {"type", "function", "name", "arguments"});
         if (const Json* function = call->find("function")) call = function;
         if (!call->is(Json::Kind::object)) return wrong(here + ".function", *call, "an object");
         const Json* name = call->find("name");
         if (name == nullptr || !name->is(Json::Kind::string))
             return fail(Code::bad_argument, here, " has no name, expected a string");
-        ToolCall out;
         out.name = name->text();
         if (const Json* arguments = given(*call, "arguments"))
             AUSPEX_TRY(read_arguments(*arguments, here + ".arguments", out));
@@ -105,12 +116,7 @@ Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
         m.has_reasoning = true;
     }
     if (const Json* calls = given(json, "tool_calls")) AUSPEX_TRY(read_calls(*calls, path + ".tool_calls", m));
-    for (size_t i = 0; i < json.items().size(); ++i) {
-        const std::string& key = json.keys()[i];
-        if (key != "role" && key != "content" && key != "reasoning_content" && key != "tool_calls" &&
-            !json.items()[i].is(Json::Kind::null))
-            m.template_members.push_back(argument_of(key, json.items()[i]));
-    }
+    m.template_members = other_members(json, {"role", "content", "reasoning_content", "tool_calls"});
     return Status();
 }
 
