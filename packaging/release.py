@@ -3,7 +3,8 @@
 
     python3 packaging/release.py OUT --url https://example.org/auspex-0.1.0.tar.gz
 
-OUT/auspex-VERSION.tar.gz holds the library alone: no tests, no command line, no model. The same files give the same bytes.
+OUT/auspex-VERSION.tar.gz holds the library and its documents: no tests, no command line, no model. The same files give
+the same bytes.
 OUT/vcpkg, OUT/conan and OUT/meson are the folders beside this file with @VERSION@, @ABI@, @URL@, @SHA256@ and @SHA512@ filled in.
 --url is where the archive will be; without it, the file as it lies in OUT.
 """
@@ -20,7 +21,9 @@ import tarfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPO = os.path.dirname(HERE)
-CONTENTS = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "cmake", "docs", "shaders", "single_include", "src")
+CONTENTS = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "cmake", "docs", "shaders", "single_include", "src",
+            # What README and docs refer to
+            "examples/minimal/main.cpp", "examples/models/README.md", "tools/bench_peers.md")
 RECIPES = ("vcpkg", "conan", "meson")
 TIME = 315532800  # 1980-01-01, the first day that every archive format knows
 

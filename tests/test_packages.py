@@ -3,6 +3,7 @@
 One compilation serves all: the program that takes the release archive by FetchContent also installs the library.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,25 @@ class BasePackages(unittest.TestCase):
         for name in names:
             out = self.check(os.path.join(folder, name), DEMO, timeout=120, **more)
             self.assertIn("loaded from C", out)
+
+
+class Archive(BasePackages):
+    def test_links_lead_to_files_of_the_archive(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        path = self.check(sys.executable, os.path.join(REPO, "packaging", "release.py"), folder).split()[0]
+        with tarfile.open(path) as archive:
+            names = set(archive.getnames())
+            pages = {n: archive.extractfile(n).read().decode("utf-8") for n in names if n.endswith(".md")}
+        top = os.path.basename(path)[:-len(".tar.gz")] + "/"
+        self.assertIn(top + "README.md", pages)
+        self.assertEqual({top + "examples/minimal/main.cpp"} - names, set())  # the first program of README
+        missing = []
+        for page, text in pages.items():
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+                target = os.path.normpath(os.path.join(os.path.dirname(page), link)).replace(os.sep, "/")
+                missing += [f"{page}: {link}"] if target not in names else []
+        self.assertEqual(missing, [])
 
 
 @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja") and shutil.which("gcc"), "needs cmake, ninja, gcc")
