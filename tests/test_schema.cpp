@@ -97,6 +97,24 @@ TEST_CASE("schema: scalars") {
     check("{}", {"\"x\"", "[ 1, 2 ]"}, {""});
 }
 
+TEST_CASE("schema: a number ends, however little the model knows") {
+    const std::string zeros(40, '0'), nines(40, '9');
+    for (const char* schema :
+         {R"({"type": "integer"})", R"({"type": "number"})", "{}", R"({"const": 7})",
+          R"({"type": "number", "minimum": 0.5, "maximum": 7})", R"({"type": "integer", "multipleOf": 7})"}) {
+        INFO(schema);
+        const RulesPtr rules = compile(schema);
+        CHECK((accepts(rules, "7") && accepts(rules, "7.0") && accepts(rules, "7." + zeros)));
+        CHECK(!accepts(rules, "7.00" + zeros));
+        CHECK(!accepts(rules, "7." + zeros + zeros));
+    }
+    const RulesPtr integer = compile(R"({"type": "integer"})"), any = compile("{}");
+    for (const RulesPtr& rules : {integer, any}) CHECK((accepts(rules, nines) && !accepts(rules, nines + "9")));
+    CHECK(accepts(any, nines + "." + nines + "e-259"));
+    CHECK(!accepts(any, "1." + nines + "9"));
+    CHECK((!accepts(any, "1e260") && !accepts(any, "1e0001")));
+}
+
 TEST_CASE("schema: numbers within bounds, digit by digit") {
     const auto exhaustive = [](const std::string& schema, const std::function<bool(int)>& good) {
         Automaton rules(compile(schema));
