@@ -79,6 +79,51 @@ void check_switching(const Model& model, Draft source, int n_switch) {
     }
 }
 
+/// Keys and values of the first n rows.
+std::vector<std::byte> rows_of(Session& session, StatePart part, size_t n) {
+    std::vector<std::byte> bytes;
+    VectorWriter to(&bytes);
+    REQUIRE(session.impl()->context->save_rows({part, 0, static_cast<uint32_t>(n)}, to).ok());
+    return bytes;
+}
+
+void check_spares(const Model& model, Draft source, int n_switch) {
+    Session session = open(model, options_of(source, kDefaultCheckpoints));
+    Session::Impl& s = *session.impl();
+    // Whole blocks: the draft block writes the last row of the shorter one when its rows are back.
+    std::vector<Token> branch[2] = {tiny_ids(448, 41), tiny_ids(512, 42)};
+    std::vector<std::byte> trunk[2], draft[2];
+    size_t n_row[2] = {}, n_draft[2] = {};
+    for (int i = 0; i < n_switch; ++i) {
+        const int b = i % 2;
+        CAPTURE(i);
+        const uint64_t copied = s.tree->rows_copied(), parked = s.tree->rows_parked();
+        if (i > 1) branch[b].push_back(1);
+        const SyncReport r = sync(session, branch[b]);
+        CHECK(r.rows_reused == n_row[b]);
+        if (i > 0) CHECK(s.tree->rows_parked() - parked >= 448);
+        if (i > 2) CHECK(s.tree->rows_copied() - copied <= 128);  // blocks that grew, or that the draft block changed
+        CHECK(rows_of(session, StatePart::trunk, n_row[b]) == trunk[b]);
+        CHECK(rows_of(session, StatePart::draft, n_draft[b]) == draft[b]);
+        n_row[b] = s.timeline.n_row();
+        n_draft[b] = s.cache.kept(n_row[b]).n_row;
+        trunk[b] = rows_of(session, StatePart::trunk, n_row[b]);
+        draft[b] = rows_of(session, StatePart::draft, n_draft[b]);
+    }
+    // A fork takes no spares along, and neither session loses anything.
+    CHECK(s.tree->spare_bytes() > 0);
+    Result<Session> fork = session.fork();
+    REQUIRE(fork.ok());
+    CHECK(fork.value().impl()->tree->spare_bytes() == 0);
+    for (Session* each : {&session, &fork.value()})
+        for (int i = 0; i < 4; ++i) {
+            const int b = (n_switch + i) % 2;
+            CHECK(sync(*each, join(branch[b], {2})).rows_computed == 1);
+            CHECK(rows_of(*each, StatePart::trunk, n_row[b]) == trunk[b]);
+            CHECK(each->impl()->tree->n_failed() == 0);
+        }
+}
+
 void check_scratch(const Model& model) {
     // From a checkpoint or from the start: the same bits.
     Session session = open(model, options_of(Draft::off, kDefaultCheckpoints)),
@@ -191,6 +236,12 @@ TEST_CASE("restore equivalence: two branches by turns keep every bit of their st
     for (const Draft source : {Draft::off, Draft::mtp}) check_switching(model, source, 100);
 }
 
+TEST_CASE("two branches by turns copy only rows that are new or have changed, and get back what they left") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) check_spares(model, source, 20);
+}
+
 TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync from scratch") {
     const std::vector<std::byte> bytes = tiny_model({});
     check_scratch(load_model(cpu_device(), bytes));
@@ -250,6 +301,7 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     const Model model = load_model(device, bytes);
     check_agent(model, Draft::mtp, deep() ? 8 : 3);
     check_switching(model, Draft::off, deep() ? 100 : 6);
+    check_spares(model, Draft::mtp, deep() ? 20 : 6);
     check_scratch(model);
     check_measuring(model, Draft::mtp, deep() ? 20 : 6);
     check_scored_bits(model);

@@ -97,6 +97,56 @@ TEST_CASE("two branches alternate without computing a row twice") {
     }
 }
 
+TEST_CASE("two long branches by turns copy their new rows only") {
+    PrefixRig rig(options(100, 4096));
+    std::vector<Token> a = text(1, 2000), b = text(2, 1500);
+    rig.sync(a);
+    rig.sync(b);
+    rig.sync(a);
+    for (int i = 0; i < 10; ++i) {
+        std::vector<Token>& next = i % 2 == 0 ? b : a;
+        const size_t before = rig.store.n_parked;
+        CHECK(rig.sync(next = join(next, text(10 + i, 50))).rows_computed == 50);
+        CHECK(rig.report.rows_parked >= 1500);
+        CHECK(rig.report.rows_restored >= 1500);
+        CHECK(rig.store.n_parked - before <= 50 + 2 * kPrefixGrid);  // the blocks at both ends grow
+    }
+    CHECK(rig.tree.rows_copied() == rig.store.n_parked);
+}
+
+TEST_CASE("without room for spares all is kept that was kept before, and what fits of them saves its rows") {
+    PrefixRig rig(options(34, 4096));  // about 35 would hold both branches and their states
+    std::vector<Token> a = text(1, 2000), b = text(2, 1500);
+    rig.sync(a);
+    rig.sync(b);
+    for (int i = 0; i < 10; ++i) {
+        std::vector<Token>& next = i % 2 == 0 ? a : b;
+        CHECK(rig.sync(next = join(next, text(10 + i, 50))).rows_computed == 50);
+        CHECK(rig.tree.peak_bytes() < 34 * kState);
+        CHECK(rig.report.n_failed == 0);
+    }
+    CHECK(rig.store.n_parked < rig.tree.rows_parked() * 3 / 4);
+    CHECK(rig.store.n_parked > rig.tree.rows_parked() / 4);
+    const uint64_t spare = rig.tree.spare_bytes();
+    REQUIRE(spare > 0);
+    for (int i = 0; i < 4; ++i) rig.sync(b = join(b, text(30 + i, 10)), {{b.size() + 10, true}});
+    CHECK(rig.tree.spare_bytes() < spare);  // states take their place
+    CHECK(rig.tree.n_failed() == 0);
+    CHECK(rig.sync(join(a, text(90, 1))).rows_computed == 1);
+}
+
+TEST_CASE("a row that is written after it came back is parked again") {
+    PrefixRig rig(options(100));
+    const std::vector<Token> a = text(1, 512), b = text(2, 512);
+    rig.sync(a);
+    rig.sync(b);
+    rig.sync(join(a, {1}));
+    rig.store.draft(511, 77);
+    rig.sync(join(b, {1}));
+    rig.sync(join(a, {1, 2}));
+    CHECK(rig.store.rows[511].draft == 77);
+}
+
 TEST_CASE("a history that comes token by token is parked and comes back in whole blocks") {
     PrefixRig rig(options(100, 4096));
     const std::vector<Token> agent = text(1, 1000);
@@ -489,6 +539,28 @@ TEST_CASE("random scripts: every kept state is found, over its own rows, within 
         for (int i = 0; i < 150; ++i) REQUIRE(script.step().ok());
         CHECK(rig.tree.n_failed() == 0);  // the budget was never in the way of a copy that had been decided
     }
+}
+
+TEST_CASE("random scripts: what is kept, and what is reported of it, is the same without spares") {
+    size_t n_copied = 0, n_parked = 0;
+    for (uint64_t seed = 1; seed <= (test::deep() ? 500 : 30); ++seed) {
+        CAPTURE(seed);
+        test::Random random(seed);
+        const PrefixOptions o = random_options(random);
+        PrefixRig rig(o), plain(o);
+        plain.store.spares = false;
+        Script script(rig, seed), same(plain, seed);
+        for (int i = 0; i < 150; ++i) {
+            REQUIRE(script.step().ok());
+            REQUIRE(same.step().ok());
+            CHECK(describe(rig.report) == describe(plain.report));
+            CHECK(rig.tree.held_bytes() == plain.tree.held_bytes());
+        }
+        CHECK(rig.tree.peak_bytes() == plain.tree.peak_bytes());
+        n_copied += rig.store.n_parked;
+        n_parked += plain.store.n_parked;
+    }
+    CHECK(n_copied < n_parked);
 }
 
 TEST_CASE("every copy may fail: a failed keep or park costs that item, a failed load or restore the live rows") {

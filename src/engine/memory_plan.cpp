@@ -3,6 +3,7 @@
 #include "../base/guard.h"
 #include "draft_vocab.h"
 #include "lookup.h"
+#include "row_marks.h"
 #include "session_options.h"
 
 #include <algorithm>
@@ -186,7 +187,8 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     if (drafts_by_lookup(o.draft.source))
         add(&m.items, "index for lookup", -1, Lookup::memory_bytes(o.n_context), MemoryPlace::host);
     add(&m.items, "history", -1,
-        (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context),
+        (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token) + PrefixTree::history_bytes(o.n_context) +
+            RowMarks::memory_bytes(o.n_context),
         MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];

@@ -221,7 +221,10 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states) asked_for(states_[i]);
     std::vector<Copy> copies;
-    if (!found.live) plan_restores(&copies);
+    if (!found.live) {
+        drop_stale_spares();
+        plan_restores(&copies);
+    }
     leave_rows(n_row_, report.n_row, &copies);
     fit(credit_ != 0 ? swap_blocks() * block_bytes(options_.grid) : 0);
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
@@ -307,7 +310,7 @@ Status PrefixTree::restore(Span<const Copy> copies) {
         const ParkedRows rows = *at;
         tree_[copy.run].parked.erase(at);
         if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, block_bytes(blocks_[rows.block].n_row));
-        release(rows);
+        keep_spare(rows);
         place(rows.begin, rows.end, copy.run);
         rows_restored_ += rows.end - rows.begin;
     }
@@ -336,6 +339,56 @@ void PrefixTree::set_tokens(Span<const Token> wanted, size_t same) {
     }
     live_.resize(same);
     live_.insert(live_.end(), wanted.begin() + same, wanted.end());
+}
+
+// ----------------------------------------------------------------------------------------- spares
+
+/// These rows were restored. Their block stays, unless other rows still need it.
+void PrefixTree::keep_spare(const ParkedRows& rows) {
+    const Block& block = blocks_[rows.block];
+    if (block.n_ref != 1 || block.n_row != rows.end - rows.begin) return release(rows);
+    auto at = spares_.lower_bound(rows.begin);
+    if (at != spares_.begin() && std::prev(at)->second.end > rows.begin) --at;
+    while (at != spares_.end() && at->first < rows.end) at = drop_spare(at);  // its rows were overwritten
+    spares_[rows.begin] = {rows.end, rows.block, store_->last_write(rows.begin)};
+    held_ -= block_bytes(block.n_row);
+    claimed_ -= block_bytes(block.n_row);
+    spare_bytes_ += block_bytes(block.n_row);
+}
+
+/// The block that holds exactly these rows as they are in the context, no longer a spare; kNoBlock if there is none.
+uint32_t PrefixTree::take_spare(const ParkedRows& rows) {
+    const auto at = spares_.find(rows.begin);
+    if (at == spares_.end() || at->second.end != rows.end || at->second.last_write != store_->last_write(rows.begin))
+        return kNoBlock;
+    const uint32_t item = at->second.block;
+    spare_bytes_ -= block_bytes(blocks_[item].n_row);
+    spares_.erase(at);
+    return item;
+}
+
+std::map<size_t, PrefixTree::Spare>::iterator PrefixTree::drop_spare(std::map<size_t, Spare>::iterator at) {
+    spare_bytes_ -= block_bytes(blocks_[at->second.block].n_row);
+    free_block(at->second.block);
+    return spares_.erase(at);
+}
+
+/// Drops spares until so many bytes are free. The lowest go first: while branches change places, these are the rows
+/// that came back already, and not those that leave next.
+void PrefixTree::drop_spares(uint64_t room) {
+    while (!spares_.empty() && held_ + spare_bytes_ + room > options_.budget_bytes) drop_spare(spares_.begin());
+}
+
+/// Drops spares whose rows were written since.
+void PrefixTree::drop_stale_spares() {
+    for (auto at = spares_.begin(); at != spares_.end();)
+        at = at->second.last_write == store_->last_write(at->first) ? std::next(at) : drop_spare(at);
+}
+
+std::vector<uint32_t> PrefixTree::spare_items() const {
+    std::vector<uint32_t> items;
+    for (const auto& spare : spares_) items.push_back(spare.second.block);
+    return items;
 }
 
 // ------------------------------------------------------------------------------------ forgetting

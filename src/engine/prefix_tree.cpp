@@ -15,6 +15,7 @@ PrefixTree::PrefixTree(const PrefixTree& other, RowStore& store) : PrefixTree(ot
     store_ = &store;
     on_evict = nullptr;
     reserve();
+    while (!spares_.empty()) drop_spare(spares_.begin());
 }
 
 /// Room for what may not allocate.
@@ -30,12 +31,13 @@ void PrefixTree::start_over() {
     free_states_.clear();
     blocks_.clear();
     free_blocks_.clear();
+    spares_.clear();
     residents_.clear();
     live_.clear();
     stops_.clear();
     left_.clear();
     i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = 0;
-    held_ = claimed_ = pending_states_ = credit_ = 0;
+    held_ = claimed_ = pending_states_ = credit_ = spare_bytes_ = 0;
     n_lone_pin_ = 0;
     locked_ = kNoState;
     is_open_ = decoded_ = false;
@@ -134,6 +136,7 @@ void PrefixTree::lose_context() {
     close_live();
     const std::vector<Resident> lost = std::move(residents_);
     residents_.clear();
+    while (!spares_.empty()) drop_spare(spares_.begin());
     for (const Resident& r : lost)
         if (tree_[r.run].used) drop_states_above(r.run, r.begin);
     live_.clear();
@@ -185,6 +188,7 @@ void PrefixTree::take_state(uint32_t i) {
 }
 
 void PrefixTree::take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy) {
+    drop_spares(options_.state_bytes);
     const Status s = held_ + options_.state_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for a state in the budget")
                          : copy(i);
@@ -287,8 +291,13 @@ void PrefixTree::release(const ParkedRows& rows) {
     if (--block.n_ref != 0) return;
     held_ -= block_bytes(block.n_row);
     claimed_ -= block_bytes(block.n_row);
-    store_->drop_rows(rows.block);
-    free_blocks_.push_back(rows.block);
+    free_block(rows.block);
+}
+
+void PrefixTree::free_block(uint32_t item) {
+    blocks_[item].n_ref = 0;
+    store_->drop_rows(item);
+    free_blocks_.push_back(item);
 }
 
 void PrefixTree::free_rows(RunId id, size_t from) {
@@ -353,7 +362,8 @@ ParkedRows* PrefixTree::find_pending(const Copy& copy) {
     return at == parked.end() || at->begin != copy.row || at->block != kNoBlock ? nullptr : &*at;
 }
 
-/// Copies what these copies park, all at once; what cannot be parked is lost with the states that rest on it.
+/// Copies what these copies park and no spare has, all at once; what cannot be parked is lost with the states that rest
+/// on it.
 void PrefixTree::park(Span<const Copy> copies) {
     uint64_t held = held_;
     for (const Copy& copy : copies) {
@@ -365,11 +375,25 @@ void PrefixTree::park(Span<const Copy> copies) {
         failed(Status(Code::out_of_memory, "no room for rows in the budget"));
         drop_states_above(copy.run, copy.row);
     }
+    const auto hold = [this](ParkedRows* at, uint32_t item) {
+        const size_t n = at->end - at->begin;
+        at->block = item;
+        blocks_[item] = {1, n};
+        rows_parked_ += n;
+        add_held(block_bytes(n));
+    };
     std::vector<ParkedBlock> blocks;
     std::vector<ParkedRows*> rows;
+    uint64_t bytes = 0;
     for (const Copy& copy : copies) {
         ParkedRows* at = find_pending(copy);
         if (!at) continue;
+        const uint32_t spare = take_spare(*at);
+        if (spare != kNoBlock) {
+            hold(at, spare);
+            continue;
+        }
+        bytes += block_bytes(at->end - at->begin);
         if (free_blocks_.empty()) {
             free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
             blocks_.emplace_back();
@@ -378,6 +402,7 @@ void PrefixTree::park(Span<const Copy> copies) {
         rows.push_back(at);
         free_blocks_.pop_back();
     }
+    drop_spares(bytes);
     const Status s = blocks.empty() ? Status() : store_->park_rows(blocks);
     if (!s.ok()) {
         failed(s);
@@ -387,10 +412,8 @@ void PrefixTree::park(Span<const Copy> copies) {
         return;
     }
     for (size_t i = 0; i < blocks.size(); ++i) {
-        rows[i]->block = blocks[i].item;
-        blocks_[blocks[i].item] = {1, blocks[i].n};
-        rows_parked_ += blocks[i].n;
-        add_held(block_bytes(blocks[i].n));
+        hold(rows[i], blocks[i].item);
+        rows_copied_ += blocks[i].n;
     }
 }
 

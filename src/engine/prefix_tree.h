@@ -12,7 +12,11 @@
 // up. Every parked row has a state above it.
 //
 //   context   | live path: 0 .. n_row | rows to be computed | rows that an earlier branch left beyond the live tip |
-//   host      | kept states | blocks of parked rows |  <= budget_bytes at every moment
+//   host      | kept states | blocks of parked rows | spare blocks |  <= budget_bytes at every moment
+//
+// A block that was restored stays as a spare: if its rows leave the context as they came, they need not be copied
+// again. Nothing rests on spares. They take only memory that nothing else takes, and what is kept is the same without
+// them.
 //
 // Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
 // rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true); where that ends at
@@ -22,6 +26,7 @@
 #include "run_tree.h"
 
 #include <functional>
+#include <map>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -64,6 +69,8 @@ class RowStore {
     virtual Status park_rows(Span<const ParkedBlock> blocks) = 0;
     /// Copies rows of parked blocks, maybe not all of each, back to the same rows of the context.
     virtual Status restore_rows(Span<const ParkedBlock> blocks) = 0;
+    /// The number of the last write, whoever's it was, to the rows of the context in the same block as `row`.
+    virtual uint64_t last_write(size_t row) const = 0;
     virtual void drop_rows(uint32_t item) = 0;
     /// Drops every state and all rows, also those of a keep or park that did not return.
     virtual void drop_all() = 0;
@@ -93,7 +100,8 @@ class PrefixTree {
     /// store: outlives the tree.
     PrefixTree(const PrefixOptions& options, RowStore& store);
     ~PrefixTree();
-    /// Knows what `other` knows. store: another one, which keeps the same items under the same numbers.
+    /// Knows what `other` knows, without its spares. store: another one, which keeps the same items under the same
+    /// numbers, whether or not it has the bytes of spare_items().
     PrefixTree(const PrefixTree& other, RowStore& store);
     PrefixTree& operator=(const PrefixTree&) = delete;
 
@@ -160,9 +168,15 @@ class PrefixTree {
     /// Bytes of kept states and parked rows, now and at most so far.
     uint64_t held_bytes() const { return held_; }
     uint64_t peak_bytes() const { return peak_; }
-    /// Copies that failed, of keep_state and park_rows; and the rows parked, since the tree was made.
+    /// Bytes of spares, beside those held.
+    uint64_t spare_bytes() const { return spare_bytes_; }
+    /// The blocks of the spares.
+    std::vector<uint32_t> spare_items() const;
+    /// Copies that failed, of keep_state and park_rows; the rows parked, and those of them that no spare had, since the
+    /// tree was made.
     size_t n_failed() const { return n_failed_; }
     uint64_t rows_parked() const { return rows_parked_; }
+    uint64_t rows_copied() const { return rows_copied_; }
     const Status& last_failure() const { return failure_; }
     /// What is kept, in no particular order. For reports and tests.
     struct StateInfo {
@@ -203,6 +217,11 @@ class PrefixTree {
     struct Block {
         uint32_t n_ref = 0;
         size_t n_row = 0;
+    };
+    struct Spare {
+        size_t end = 0;
+        uint32_t block = kNoBlock;
+        uint64_t last_write = 0;  ///< to these rows, when they were restored
     };
     struct Resident {
         size_t begin = 0, end = 0;
@@ -245,6 +264,11 @@ class PrefixTree {
     void forget_superseded(Token first);
     void forget_unused();
     void forget_runs(RunId top);
+    void keep_spare(const ParkedRows& rows);
+    uint32_t take_spare(const ParkedRows& rows);
+    std::map<size_t, Spare>::iterator drop_spare(std::map<size_t, Spare>::iterator at);
+    void drop_spares(uint64_t room);
+    void drop_stale_spares();
 
     void reserve();
     void start_over();
@@ -263,6 +287,7 @@ class PrefixTree {
     void free_useless(RunId id);
     void free_rows(RunId id, size_t from);
     void release(const ParkedRows& rows);
+    void free_block(uint32_t item);
     bool can_keep() const {
         return options_.policy != PrefixPolicy::none && options_.state_bytes <= options_.budget_bytes;
     }
@@ -292,6 +317,7 @@ class PrefixTree {
     std::vector<uint32_t> free_states_;
     std::vector<Block> blocks_;
     std::vector<uint32_t> free_blocks_;
+    std::map<size_t, Spare> spares_;   ///< by first row, none over another
     std::vector<Resident> residents_;  ///< which run each row of the context belongs to, by ascending row
     size_t i_live_span_ = 0;           ///< that of open_
     size_t clear_end_ = 0;             ///< rows from n_row_ to here hold nothing of another run
@@ -313,11 +339,12 @@ class PrefixTree {
     size_t n_lone_pin_ = 0;       ///< pinned states taken since the text of one was asked for again
     uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
     uint64_t held_ = 0, peak_ = 0;
+    uint64_t spare_bytes_ = 0;
     uint64_t claimed_ = 0;         ///< held, or about to be
     uint64_t pending_states_ = 0;  ///< bytes of claimed states that are not held
     uint64_t credit_ = 0;          ///< held bytes of rows that are about to be restored
     size_t n_state_ = 0, n_failed_ = 0;
-    uint64_t rows_parked_ = 0, rows_restored_ = 0;
+    uint64_t rows_parked_ = 0, rows_copied_ = 0, rows_restored_ = 0;
     Status failure_;
 };
 

@@ -78,7 +78,7 @@ Status copy_context(Impl& from, Impl& to, uint32_t n_row, uint32_t n_kept) {
 
 /// What is kept of other texts: checkpoints and parked rows.
 void copy_kept(const Impl& from, Impl& to) {
-    to.store->copy(*from.store);
+    to.store->copy(*from.store, from.tree->spare_items());
     to.tree = std::make_unique<PrefixTree>(*from.tree, *to.store);
     to.trunk->set_tree(*to.tree);
 }

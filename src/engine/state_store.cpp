@@ -152,13 +152,14 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     return {};
 }
 
-void StateStore::copy(StateStore& other) {
+void StateStore::copy(StateStore& other, Span<const uint32_t> left_out) {
     (void)finish();
     (void)other.finish();  // what is lost with its device is not whole
     states_ = other.states_;
     n_kept_ = other.n_kept_;
     rows_ = other.rows_;
     free_.assign(other.free_.begin(), other.free_.end());
+    for (const uint32_t item : left_out) give_back(&rows_[item].pages);
     const auto copy_pages = [&](const Pages& pages) {
         for (const uint32_t page : pages)
             std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_,

@@ -39,8 +39,8 @@ class StateStore : public RowStore {
     /// errors    out_of_memory.
     Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
     uint64_t memory_bytes() const { return arena_.size(); }
-    /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps.
-    void copy(StateStore& other);
+    /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps, but of these row blocks.
+    void copy(StateStore& other, Span<const uint32_t> left_out);
     /// Completes the state that was kept last, which the context may still be copying. errors: device_lost; that state
     /// is not whole then.
     Status finish();
@@ -51,6 +51,7 @@ class StateStore : public RowStore {
     void drop_state(uint32_t item) override;
     Status park_rows(Span<const ParkedBlock> blocks) override;
     Status restore_rows(Span<const ParkedBlock> blocks) override;
+    uint64_t last_write(size_t row) const override { return trunk_.last_write(row); }
     void drop_rows(uint32_t item) override;
     void drop_all() override;
     void reset() override;

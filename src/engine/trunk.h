@@ -60,6 +60,8 @@ class Trunk {
     void restart(size_t n_keep);
     /// Rows first .. first + n were copied to the context.
     void rows_copied(size_t first, size_t n) { marks_->wrote(first, first + n); }
+    /// RowMarks::last_write.
+    uint64_t last_write(size_t row) const { return marks_->last_write(row); }
     /// The context lost everything: these are the tokens again, and repair() computes their rows as `spans` says.
     /// Never allocates.
     void take_back(Span<const Token> tokens, std::vector<RowSpan> spans);

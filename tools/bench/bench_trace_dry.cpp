@@ -38,6 +38,7 @@ class NoStore : public detail::RowStore {
     void drop_state(uint32_t) override {}
     Status park_rows(Span<const detail::ParkedBlock>) override { return {}; }
     Status restore_rows(Span<const detail::ParkedBlock>) override { return {}; }
+    uint64_t last_write(size_t) const override { return 0; }
     void drop_rows(uint32_t) override {}
     void drop_all() override {}
     void reset() override {}
