@@ -123,7 +123,9 @@ class Order(unittest.TestCase):
     def test_stopping_fails_what_waits_between_turns(self):
         server = Server("--ctx", 4096, "--temp", 0, "--turn-ms", 1)
         answers = []
-        threads = [threading.Thread(target=lambda: answers.append(server.post(TEXT, LONG))) for _ in range(3)]
+        # So long that none is complete after a few turns, however long these are on a busy machine.
+        body = {**LONG, "n": 8}
+        threads = [threading.Thread(target=lambda: answers.append(server.post(TEXT, body))) for _ in range(3)]
         for t in threads:
             t.start()
         start = time.time()
