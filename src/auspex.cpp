@@ -114,7 +114,6 @@
 
 // machine
 #include "machine/state_stream.h"
-#include "machine/bulk_copy.h"
 #include "machine/backend.h"
 #include "machine/backend.cpp"
 #include "machine/kv.h"
@@ -125,6 +124,7 @@
 #include "machine/thread_count.cpp"
 #include "machine/pool.h"
 #include "machine/pool.cpp"
+#include "machine/bulk_copy.h"
 #include "machine/background.h"
 #include "machine/background.cpp"
 #include "machine/huge_pages.h"

@@ -64,7 +64,11 @@ Status Session::Impl::open() {
 Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budget) {
     using namespace detail;
     store.reset(new StateStore(*trunk, cache, model->plan.d_model));
-    AUSPEX_TRY(store->open(model->device->options.allocator, sizes, budget));
+    constexpr uint32_t kMaxCopyThread = 4;
+    const DeviceOptions& device = model->device->options;
+    const uint32_t n_thread =  // where the application gives the threads, its own alone copies
+        device.jobs.run ? 1 : std::min(std::max(std::thread::hardware_concurrency(), 1u), kMaxCopyThread);
+    AUSPEX_TRY(store->open(device.allocator, sizes, budget, n_thread));
     PrefixOptions tree_options;
     tree_options.state_bytes = sizes.state_bytes;
     tree_options.row_bytes = sizes.row_bytes;

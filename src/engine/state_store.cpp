@@ -14,6 +14,7 @@ constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
 constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
 /// More states than a session could use: the budget of a small model need not be larger.
 constexpr uint64_t kUsefulStates = 64;
+constexpr uint64_t kCopyTogether = uint64_t{16} << 20;
 constexpr uint64_t kMaxSavedState = uint64_t{256} << 20;
 
 }  // namespace state_store_impl
@@ -98,18 +99,21 @@ class StateStore::Cursor {
 
 class StateStore::Writer : public StateWriter {
   public:
-    Writer(const StateStore& store, std::vector<Extent> to) : to_(store, std::move(to)) {}
+    Writer(const StateStore& store, std::vector<Extent> to, Pool* pool = nullptr)
+        : to_(store, std::move(to)), copies_(pool) {}
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
         to_.next(n, [&](std::byte* to, uint64_t k) {
-            bulk_copy(to, bytes, k);
+            copies_.add(to, bytes, k);
             bytes += k;
         });
+        copies_.finish();
         return {};
     }
 
   private:
     Cursor to_;
+    BulkCopies copies_;
 };
 
 /// A state that the context still copies.
@@ -121,18 +125,21 @@ struct StateStore::Pending {
 
 class StateStore::Reader : public StateReader {
   public:
-    Reader(const StateStore& store, std::vector<Extent> from) : from_(store, std::move(from)) {}
+    Reader(const StateStore& store, std::vector<Extent> from, Pool* pool = nullptr)
+        : from_(store, std::move(from)), copies_(pool) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         from_.next(n, [&](const std::byte* from, uint64_t k) {
-            bulk_copy(bytes, from, k);
+            copies_.add(bytes, from, k);
             bytes += k;
         });
+        copies_.finish();
         return {};
     }
 
   private:
     Cursor from_;
+    BulkCopies copies_;
 };
 
 StateStore::StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model)
@@ -140,8 +147,9 @@ StateStore::StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model)
 
 StateStore::~StateStore() { (void)finish(); }
 
-Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
+Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes, uint32_t n_thread) {
     page_bytes_ = sizes.page_bytes;
+    n_thread_ = n_thread;
     const uint64_t n_page = budget_bytes / page_bytes_;
     const uint64_t bytes = n_page * page_bytes_;
     if (bytes != 0) AUSPEX_TRY(arena_.take(huge_.unless(allocator, bytes), bytes, "a session's checkpoints", false));
@@ -314,6 +322,15 @@ void StateStore::drop_state(uint32_t item) {
     give_back(&states_[item].pages);
 }
 
+/// Null where one thread is as good, or there are no others.
+std::unique_ptr<Pool> StateStore::threads_for(Span<const ParkedBlock> blocks) const {
+    uint64_t bytes = 0;
+    for (const ParkedBlock& b : blocks) bytes += b.n * row_bytes();
+    std::unique_ptr<Pool> pool;
+    if (n_thread_ > 1 && bytes >= state_store_impl::kCopyTogether) (void)Pool::open(n_thread_).get(pool);
+    return pool;
+}
+
 /// Where the rows of blocks lie, in the order in which a context copies `ranges`. Rows that follow one another are one
 /// range: a GPU takes as long for a small piece as for a large one.
 std::vector<StateStore::Extent> StateStore::extents_of(Span<const ParkedBlock> blocks,
@@ -347,7 +364,8 @@ Status StateStore::park_rows(Span<const ParkedBlock> blocks) {
         if (s.ok()) s = take(b.n * row_bytes(), &rows.pages);
     }
     std::vector<PartRows> ranges;
-    Writer to(*this, extents_of(blocks, &ranges));
+    const std::unique_ptr<Pool> pool = threads_for(blocks);
+    Writer to(*this, extents_of(blocks, &ranges), pool.get());
     if (s.ok()) s = trunk_.track(trunk_.context().save_rows(ranges, to));
     for (const ParkedBlock& b : blocks)
         if (!s.ok()) give_back(&rows_[b.item].pages);
@@ -357,7 +375,8 @@ Status StateStore::park_rows(Span<const ParkedBlock> blocks) {
 Status StateStore::restore_rows(Span<const ParkedBlock> blocks) {
     for (const ParkedBlock& b : blocks) trunk_.rows_copied(b.first, b.n);
     std::vector<PartRows> ranges;
-    Reader from(*this, extents_of(blocks, &ranges));
+    const std::unique_ptr<Pool> pool = threads_for(blocks);
+    Reader from(*this, extents_of(blocks, &ranges), pool.get());
     return trunk_.track(trunk_.context().restore_rows(ranges, from));
 }
 

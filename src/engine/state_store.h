@@ -9,6 +9,7 @@
 //   rows    keys and values of up to kPrefixGrid rows, of trunk and draft blocks
 #pragma once
 #include "../machine/huge_pages.h"
+#include "../machine/pool.h"
 #include "prefix_tree.h"
 #include "trunk.h"
 
@@ -36,8 +37,9 @@ class StateStore : public RowStore {
   public:
     StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model);
     ~StateStore() override;
+    /// n_thread  threads that copy many rows together, while they are copied; 1: the caller's alone.
     /// errors    out_of_memory.
-    Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
+    Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes, uint32_t n_thread);
     uint64_t memory_bytes() const { return arena_.size(); }
     /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps, but of these row blocks.
     void copy(StateStore& other, Span<const uint32_t> left_out);
@@ -104,6 +106,7 @@ class StateStore : public RowStore {
     Status begin_keep(uint32_t item, size_t row);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
     uint64_t row_bytes() const;
+    std::unique_ptr<Pool> threads_for(Span<const ParkedBlock> blocks) const;
     std::vector<Extent> extents_of(Span<const ParkedBlock> blocks, std::vector<PartRows>* ranges) const;
 
     Trunk& trunk_;
@@ -112,6 +115,7 @@ class StateStore : public RowStore {
     HugePages huge_;  ///< of the arena, unless the application has an allocator
     Block arena_;
     uint64_t page_bytes_ = 1;
+    uint32_t n_thread_ = 1;
     std::vector<uint32_t> free_;  ///< pages
     std::vector<State> states_;   ///< by item
     uint64_t n_kept_ = 0;         ///< states so far
