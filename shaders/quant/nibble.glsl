@@ -1,25 +1,36 @@
-// quant/nibble.glsl: Q4_K, Q5_K, Q4_0 and Q5_0: four bits a weight, and a fifth one with FIVE.
+// quant/nibble.glsl: Q4_K, Q5_K, Q4_0, Q5_0, Q4_1 and Q5_1: four bits a weight, and a fifth one with FIVE.
 //
-// units 0 .. 15            row r: with MINS half d, half dmin and 12 bytes of 6-bit scales and minimums, as in the
-//                          file; else eight halves d, one for 32 columns each
-// units 16 .. 47           FIVE: lane l, row (l >> 2) + 8 e: two words at byte 8 (32 e + l). Word j has the columns
+// units 0 .. HEAD - 1      row r: with SIX half d, half dmin and 12 bytes of 6-bit scales and minimums, as in the file;
+//                          else eight halves d, one for 32 columns each; with PAIRS (unit 2 r) eight halves m follow.
+//                          weight = d code - m with SIX or PAIRS, else d (code - ZERO)
+// HEAD .. HEAD + 31        FIVE: lane l, row (l >> 2) + 8 e: two words at byte 8 (32 e + l). Word j has the columns
 //                          from 128 j on: bits 8 n + 4 c + 2 h + p of its halves belong to columns 2 p and 2 p + 1 of
 //                          block 8 j + 4 c + 2 n + h
 // QUANT + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word 2 c + h (c, h = 0, 1) has block
 //                          8 j + 4 c + h in its low nibbles and block 8 j + 4 c + 2 + h in its high nibbles
-// layout: q4_k 144 @product -DMINS
-// layout: q5_k 176 @product -DMINS -DFIVE
+// layout: q4_k 144 @product -DSIX
+// layout: q5_k 176 @product -DSIX -DFIVE
 // layout: q4_0 144 @product
 // layout: q5_0 176 @product -DFIVE
+// layout: q4_1 160 @product -DPAIRS
+// layout: q5_1 192 @product -DPAIRS -DFIVE
+#ifdef PAIRS
+#define HEAD 32u
+#else
+#define HEAD 16u
+#endif
 #ifdef FIVE
-#define QUANT 48u
+#define QUANT (HEAD + 32u)
 #define ZERO 16.0
 #else
-#define QUANT 16u
+#define QUANT HEAD
 #define ZERO 8.0
 #endif
+#if defined(SIX) || defined(PAIRS)
+#define MINS
+#endif
 
-// The eight scales (bytes of xy) and minimums (bytes of zw) of a row with MINS.
+// The eight scales (bytes of xy) and minimums (bytes of zw) of a row with SIX.
 uvec4 k_scales(uvec4 h) {
     return uvec4(h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | ((h.y >> 2) & 0x30303030u),
                  h.z & 0x3f3f3f3fu, ((h.w >> 4) & 0x0f0f0f0fu) | ((h.z >> 2) & 0x30303030u));
@@ -37,15 +48,19 @@ uint high_high(uint z, uint k) { return 0u; }
 
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
+#ifdef PAIRS
+    const uvec4 head = UNITS[at + 2u * r], mins = UNITS[at + 2u * r + 1u];
+#else
     const uvec4 head = UNITS[at + r];
+#endif
     const uvec4 q = UNITS[at + QUANT + 64u * j + 32u * e + l];
 #ifdef FIVE
-    const uvec4 hq = UNITS[at + 16u + 16u * e + (l >> 1)];
+    const uvec4 hq = UNITS[at + HEAD + 16u * e + (l >> 1)];
     const uint bits = hq[2u * (l & 1u) + j];
 #else
     const uint bits = 0u;
 #endif
-#ifdef MINS
+#ifdef SIX
     const uvec4 sc = k_scales(head);
     const vec2 d = unpackHalf2x16(head.x);
 #endif
@@ -56,14 +71,20 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         p0 |= hi == 0u ? high_low(z, 2u * h) : high_high(z, 2u * h) >> 4;
         p1 |= hi == 0u ? high_low(z, 2u * h + 1u) : high_high(z, 2u * h + 1u) >> 4;
         const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16));
-#ifdef MINS
+#ifdef SIX
         const float s = d.x * float((sc[b >> 2] >> (8u * (b & 3u))) & 255u);
         const float m = d.y * float((sc[2u + (b >> 2)] >> (8u * (b & 3u))) & 255u);
+#else
+        const float s = unpackHalf2x16(head[b >> 1] >> (16u * (b & 1u))).x;
+#endif
+#ifdef PAIRS
+        const float m = unpackHalf2x16(mins[b >> 1] >> (16u * (b & 1u))).x;
+#endif
+#ifdef MINS
         precise vec4 product = s * n;
         precise vec4 value = product - m;
 #else
-        const vec2 dd = unpackHalf2x16(head[b >> 1]);
-        precise vec4 value = ((b & 1u) == 0u ? dd.x : dd.y) * (n - ZERO);
+        precise vec4 value = s * (n - ZERO);
 #endif
         to[i] = value;
     }
@@ -72,6 +93,9 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
 #ifdef MATRIX
 struct Raw {
     uvec4 h0, h1, q00, q01, q10, q11;
+#ifdef PAIRS
+    uvec4 m0, m1;
+#endif
 #ifdef FIVE
     uvec2 z0, z1;
 #endif
@@ -79,14 +103,21 @@ struct Raw {
 
 Raw fetch(uint at, uint l) {
     Raw r;
+#ifdef PAIRS
+    r.h0 = UNITS[at + 2u * (l >> 2)];
+    r.h1 = UNITS[at + 2u * (l >> 2) + 16u];
+    r.m0 = UNITS[at + 2u * (l >> 2) + 1u];
+    r.m1 = UNITS[at + 2u * (l >> 2) + 17u];
+#else
     r.h0 = UNITS[at + (l >> 2)];
     r.h1 = UNITS[at + (l >> 2) + 8u];
+#endif
     r.q00 = UNITS[at + QUANT + l];
     r.q01 = UNITS[at + QUANT + 32u + l];
     r.q10 = UNITS[at + QUANT + 64u + l];
     r.q11 = UNITS[at + QUANT + 96u + l];
 #ifdef FIVE
-    const uvec4 a = UNITS[at + 16u + (l >> 1)], b = UNITS[at + 32u + (l >> 1)];
+    const uvec4 a = UNITS[at + HEAD + (l >> 1)], b = UNITS[at + HEAD + 16u + (l >> 1)];
     r.z0 = (l & 1u) == 0u ? a.xy : a.zw;
     r.z1 = (l & 1u) == 0u ? b.xy : b.zw;
 #endif
@@ -95,7 +126,7 @@ Raw fetch(uint at, uint l) {
 
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
-#ifdef MINS
+#ifdef SIX
     const uvec4 s0 = k_scales(raw.h0), s1 = k_scales(raw.h1);
     const vec2 d0 = unpackHalf2x16(raw.h0.x) * TINY, d1 = unpackHalf2x16(raw.h1.x) * TINY;
 #endif
@@ -109,7 +140,7 @@ vec4 product(Raw raw, uint at, uint t) {
 #else
         const uint z0 = 0u, z1 = 0u;
 #endif
-#ifdef MINS
+#ifdef SIX
         const uint b0 = (p < 2u ? s0.x : s0.y) >> (16u * (p & 1u)), b1 = (p < 2u ? s1.x : s1.y) >> (16u * (p & 1u));
         const vec2 e0 = vec2(d0.x * float(b0 & 255u), d0.x * 0.0625 * float((b0 >> 8) & 255u));
         const vec2 e1 = vec2(d1.x * float(b1 & 255u), d1.x * 0.0625 * float((b1 >> 8) & 255u));
@@ -135,18 +166,25 @@ vec4 product(Raw raw, uint at, uint t) {
     }
     // Minimums and zero points are the same for a whole block, so they are multiplied by the sums of x.
     FragC M = FragC(0.0);
-#ifdef MINS
+#ifdef SIX
     const uint m0 = ((s0.z >> (8u * t)) & 255u) * 0x10001u, m1 = ((s0.w >> (8u * t)) & 255u) * 0x10001u;
     const uint m2 = ((s1.z >> (8u * t)) & 255u) * 0x10001u, m3 = ((s1.w >> (8u * t)) & 255u) * 0x10001u;
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -d0.y, -d1.y, M)
 #else
-    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t),
-        m3 = half_twice(raw.h1.zw, t);
+#ifdef PAIRS
+    const uvec4 f0 = raw.m0, f1 = raw.m1;
+    const float zero = 1.0;
+#else
+    const uvec4 f0 = raw.h0, f1 = raw.h1;
+    const float zero = ZERO;
+#endif
+    const uint m0 = half_twice(f0.xy, t), m1 = half_twice(f0.zw, t), m2 = half_twice(f1.xy, t),
+        m3 = half_twice(f1.zw, t);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
-    ADD(sum, -ZERO, -ZERO, M)
+    ADD(sum, -zero, -zero, M)
 #endif
     return sum;
 }
@@ -160,10 +198,13 @@ struct Share {
 #ifdef FIVE
     uint bits;
 #endif
-#ifdef MINS
+#ifdef SIX
     uvec4 head;
 #else
     uint head;
+#endif
+#ifdef PAIRS
+    uint mins;
 #endif
 };
 
@@ -172,10 +213,13 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
     const uint j = kb >> 1, c = kb & 1u, row = (l >> 2) + 8u * e;
     r.q = w2[(at + QUANT + 64u * j + 32u * e + l) * 2u + c];
 #ifdef FIVE
-    r.bits = w1[(at + 16u + 16u * e + (l >> 1)) * 4u + 2u * (l & 1u) + j];
+    r.bits = w1[(at + HEAD + 16u * e + (l >> 1)) * 4u + 2u * (l & 1u) + j];
 #endif
-#ifdef MINS
+#ifdef SIX
     r.head = w[at + row];
+#elif defined PAIRS
+    r.head = w1[(at + 2u * row) * 4u + kb];
+    r.mins = w1[(at + 2u * row + 1u) * 4u + kb];
 #else
     r.head = w1[(at + row) * 4u + kb];
 #endif
@@ -198,7 +242,7 @@ void share_words(Share r, uint kb, out uvec4 low, out uvec4 high) {
 
 // Scales and minimums of its first two and its last two blocks, multiplied by WEIGHT_FACTOR.
 void share_scales(Share r, uint kb, out vec2 s, out vec2 m) {
-#ifdef MINS
+#ifdef SIX
     const uint shift = 16u * (kb & 1u);
     uint sc, mn;
     if (kb < 2u) {
@@ -213,7 +257,11 @@ void share_scales(Share r, uint kb, out vec2 s, out vec2 m) {
     m = d.y * vec2(float(mn & 255u), float(mn >> 8));
 #else
     s = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
+#ifdef PAIRS
+    m = unpackHalf2x16(r.mins) * WEIGHT_FACTOR;
+#else
     m = vec2(0.0);
+#endif
 #endif
 }
 

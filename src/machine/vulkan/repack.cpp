@@ -20,7 +20,6 @@ inline uint16_t load16(const uint8_t* p) {
     return v;
 }
 inline void store32(uint8_t* p, uint32_t v) { std::memcpy(p, &v, 4); }
-inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 
 /// Reorders the bytes of four neighbouring columns to the device's order: 0 1 2 3 becomes 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
@@ -74,22 +73,28 @@ void pack_q5_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
                     fifth_bits(tile + 256, r, c, hi, h, t, load32(in + 16 + 16 * h + 4 * t) >> (2 * c + hi));
 }
 
-/// Q4_0 (18 bytes a block of 32) and Q5_0 (22): `n` blocks are there.
-void pack_q45_0(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
-    const uint32_t block = five ? 22 : 18;
+/// `n` blocks of 32 with a half scale: Q4_0, Q5_0 with `five`, and with `pairs` (a half minimum, too) Q4_1 and Q5_1.
+void pack_q45(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five, bool pairs) {
+    const uint32_t head = pairs ? 4 : 2, block = head + (five ? 20 : 16);
+    uint8_t* const high = tile + (pairs ? 512 : 256);
+    uint8_t* const quants = high + (five ? 512 : 0);
     for (uint32_t b = 0; b < n; b++) {
         const uint8_t* p = in + b * block;
-        std::memcpy(tile + 16 * r + 2 * b, p, 2);
-        const uint8_t* qs = p + (five ? 6 : 2);
+        std::memcpy(tile + 8 * head * r + 2 * b, p, 2);
+        if (pairs) {  // the file adds the minimum, the layout subtracts it
+            const uint16_t minus = load16(p + 2) ^ 0x8000u;
+            std::memcpy(tile + 32 * r + 16 + 2 * b, &minus, 2);
+        }
+        const uint8_t* qs = p + head + (five ? 4 : 0);
         const uint32_t c = b >> 1, hi = b & 1;
         for (uint32_t t = 0; t < 4; t++) {
             const uint32_t v = load32(qs + 4 * t);
             for (uint32_t h = 0; h < 2; h++) {
-                uint8_t* to = share(tile + (five ? 768 : 256), c >> 1, r, t) + 4 * (2 * (c & 1) + h);
+                uint8_t* to = share(quants, c >> 1, r, t) + 4 * (2 * (c & 1) + h);
                 store32(to, load32(to) | swap_middle((v >> (4 * h)) & 0x0f0f0f0fu) << (4 * hi));
                 if (five) {
-                    const uint32_t bits = load32(p + 2) >> (16 * h + 4 * t);
-                    fifth_bits(tile + 256, r, c, hi, h, t,
+                    const uint32_t bits = load32(p + head) >> (16 * h + 4 * t);
+                    fifth_bits(high, r, c, hi, h, t,
                                (bits & 1) | ((bits & 2) << 7) | ((bits & 4) << 14) | ((bits & 8) << 21));
                 }
             }
@@ -210,27 +215,6 @@ void pack_mxfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
-/// Writes a 16-column block in the wide layout: value = scale * q - min.
-void put_wide(uint8_t* tile, uint32_t r, uint32_t block, const int8_t* q, float scale, float min) {
-    store_float(tile + 128 * r + 4 * block, scale);
-    store_float(tile + 128 * r + 64 + 4 * block, min);
-    put_bytes(q, tile + 2048, r, block);
-}
-
-/// `n` blocks of Q4_1 (32 values in 20 bytes) or, if `five`, Q5_1 (24 bytes).
-void pack_q45_1(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
-    int8_t q[32];
-    for (uint32_t b = 0; b < n; b++) {
-        const uint8_t* p = in + b * (five ? 24 : 20);
-        const uint32_t bits = five ? load32(p + 4) : 0;
-        const uint8_t* qs = p + (five ? 8 : 4);
-        for (uint32_t i = 0; i < 32; i++)
-            q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
-        for (uint32_t h = 0; h < 2; h++)
-            put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
-    }
-}
-
 /// Values of `size` bytes: a unit holds four values of one block (4 bytes each) or of two neighbouring blocks (2).
 void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32_t size) {
     for (uint32_t k = 0; k < n; k++) {
@@ -250,13 +234,13 @@ void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, 
         case Type::q3_k: return pack_q3_k(in, tile, r);
         case Type::q8_0: return pack_q8_0(in, tile, r, n / 32);
         case Type::iq4_nl: return pack_iq4_nl(in, tile, r, n / 32);
-        case Type::q4_0: return pack_q45_0(in, tile, r, n / 32, false);
-        case Type::q5_0: return pack_q45_0(in, tile, r, n / 32, true);
+        case Type::q4_0: return pack_q45(in, tile, r, n / 32, false, false);
+        case Type::q5_0: return pack_q45(in, tile, r, n / 32, true, false);
         case Type::f16:
         case Type::bf16: return pack_plain(in, tile, r, n, 2);
         case Type::f32: return pack_plain(in, tile, r, n, 4);
-        case Type::q4_1: return pack_q45_1(in, tile, r, n / 32, false);
-        case Type::q5_1: return pack_q45_1(in, tile, r, n / 32, true);
+        case Type::q4_1: return pack_q45(in, tile, r, n / 32, false, true);
+        case Type::q5_1: return pack_q45(in, tile, r, n / 32, true, true);
         case Type::q2_k: return pack_q2_k(in, tile, r);
         case Type::iq4_xs: return pack_iq4_xs(in, tile, r);
         case Type::mxfp4: return pack_mxfp4(in, tile, r, n / 32);
@@ -281,11 +265,11 @@ Layout layout_of(Type type) {
         case Type::f16: return Layout::f16;
         case Type::bf16: return Layout::bf16;
         case Type::f32: return Layout::f32;
-        case Type::q4_1:
-        case Type::q5_1: return Layout::wide;
+        case Type::q4_1: return Layout::q4_1;
+        case Type::q5_1: return Layout::q5_1;
     }
     AUSPEX_ASSERT(false);  // not a Type
-    return Layout::wide;
+    return Layout::f32;
 }
 
 const char* layout_name(Layout layout) {

@@ -6,18 +6,18 @@
 //
 // A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, padded with zeros. The tiles of a tile row are
 // contiguous, Tiling::row_bytes() in all, so a matrix can be split between tile rows into slices that fit
-// maxStorageBufferRange. shaders/quant/*.glsl define what a tile holds. Nothing is rounded: formats without a layout of
-// their own are widened exactly.
+// maxStorageBufferRange. shaders/quant/*.glsl define what a tile holds. Nothing is rounded.
 //
 //   type                     layout   bytes a tile     bits a weight
 //   Q2_K                     own      1344             2.625
 //   Q3_K                     own      1824             3.5625
 //   MXFP4 / IQ4_XS           own      2176 / 2208      4.25 / 4.3125
 //   Q4_K / Q4_0 / IQ4_NL     own      2304             4.5
+//   Q4_1                     own      2560             5
 //   Q5_K / Q5_0              own      2816             5.5
+//   Q5_1                     own      3072             6
 //   Q6_K                     own      3360             6.5625
 //   Q8_0                     own      4352             8.5
-//   Q4_1 Q5_1                wide     6144             12
 //   F16 / BF16               own      8192             16
 //   F32                      own      16384            32
 //

@@ -40,12 +40,13 @@ constexpr uint32_t kLayoutBindings = 12, kLayoutPushBytes = 128;
     X(q2_k, 84, true) \
     X(q3_k, 114, true) \
     X(q4_0, 144, true) \
+    X(q4_1, 160, true) \
     X(q4_k, 144, true) \
     X(q5_0, 176, true) \
+    X(q5_1, 192, true) \
     X(q5_k, 176, true) \
     X(q6_k, 210, true) \
-    X(q8_0, 272, true) \
-    X(wide, 384, false)
+    X(q8_0, 272, true)
 
 // Specialization constants by source file.
 namespace spec {
@@ -192,7 +193,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[122] = {
+inline constexpr ShaderContract kShaderContracts[128] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
@@ -265,10 +266,16 @@ inline constexpr ShaderContract kShaderContracts[122] = {
     {"embed_q4_0", "",
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+    {"embed_q4_1", "",
+     "w ids y out",
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_k", "",
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_0", "",
+     "w ids y out",
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+    {"embed_q5_1", "",
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_k", "",
@@ -278,9 +285,6 @@ inline constexpr ShaderContract kShaderContracts[122] = {
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q8_0", "",
-     "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
-    {"embed_wide", "",
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"gather_rows", "",
@@ -328,10 +332,16 @@ inline constexpr ShaderContract kShaderContracts[122] = {
     {"gemm_mma_q4_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+    {"gemm_mma_q4_1", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
+     "w x scale y4 residual4 step_n_row",
+     16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q4_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q5_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
+     "w x scale y4 residual4 step_n_row",
+     16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+    {"gemm_mma_q5_1", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q5_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
@@ -341,9 +351,6 @@ inline constexpr ShaderContract kShaderContracts[122] = {
      "w x scale y4 residual4 step_n_row",
      16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q8_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
-     "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
-    {"gemm_mma_wide", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      16, 0x1ffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mxfp4", "kEpilogue kScaled kExperts kExact kGroupM",
@@ -361,10 +368,16 @@ inline constexpr ShaderContract kShaderContracts[122] = {
     {"gemm_q4_0", "kEpilogue kScaled kExperts kExact kGroupM",
      "w x scale y4 residual4 step_n_row",
      15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+    {"gemm_q4_1", "kEpilogue kScaled kExperts kExact kGroupM",
+     "w x scale y4 residual4 step_n_row",
+     15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q4_k", "kEpilogue kScaled kExperts kExact kGroupM",
      "w x scale y4 residual4 step_n_row",
      15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q5_0", "kEpilogue kScaled kExperts kExact kGroupM",
+     "w x scale y4 residual4 step_n_row",
+     15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+    {"gemm_q5_1", "kEpilogue kScaled kExperts kExact kGroupM",
      "w x scale y4 residual4 step_n_row",
      15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q5_k", "kEpilogue kScaled kExperts kExact kGroupM",
@@ -374,9 +387,6 @@ inline constexpr ShaderContract kShaderContracts[122] = {
      "w x scale y4 residual4 step_n_row",
      15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q8_0", "kEpilogue kScaled kExperts kExact kGroupM",
-     "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
-    {"gemm_wide", "kEpilogue kScaled kExperts kExact kGroupM",
      "w x scale y4 residual4 step_n_row",
      15, 0x3e, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"keep_rows", "",
@@ -427,10 +437,16 @@ inline constexpr ShaderContract kShaderContracts[122] = {
     {"matvec_mma_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
      23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+    {"matvec_mma_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
+     "w x norm squares y residual out bias",
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
      23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
+     "w x norm squares y residual out bias",
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+    {"matvec_mma_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
      23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
@@ -454,10 +470,16 @@ inline constexpr ShaderContract kShaderContracts[122] = {
     {"matvec_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
      22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+    {"matvec_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
+     "w x norm squares y residual out",
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
      22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
+     "w x norm squares y residual out",
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+    {"matvec_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
      22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
@@ -467,9 +489,6 @@ inline constexpr ShaderContract kShaderContracts[122] = {
      "w x norm squares y residual out",
      22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
-     "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
-    {"matvec_wide", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
      22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"moe_list", "",
