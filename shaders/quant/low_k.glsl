@@ -1,7 +1,8 @@
 // quant/low_k.glsl: Q2_K and Q3_K: two bits a weight, and a third one with THIRD; a scale for 16 columns.
 //
-// units 0 .. 15           row r: sixteen bytes, one for a block of 16 columns. THIRD: the signed scale; else the scale
-//                         in the low nibble, the minimum in the high one
+// units 0 .. 15           row r: sixteen bytes, one for a block of 16 columns; word i has those of blocks 4 i, 4 i + 2,
+//                         4 i + 1 and 4 i + 3. THIRD: the scale plus 128; else the scale in the low nibble, the minimum
+//                         in the high one
 // THIRD                   units 16, 17: sixteen halves d, one for each row
 //                         18 + 16 e + (l >> 1): lane l, row (l >> 2) + 8 e: two words at byte 8 (l & 1). Word m has the
 //                         third bits of blocks 8 m + 4 c + b (c = 0, 1; b = 0 .. 3): in its halves bit 8 c + 2 b for
@@ -17,7 +18,9 @@
 #define CODES 20u
 #endif
 
-float signed_byte(uint v, uint i) { return float(int(v << (24u - 8u * i)) >> 24); }
+// Of word i of a row: the bytes of blocks 4 i + 2 h and 4 i + 2 h + 1 in two halves, and that of block 4 i + b.
+uint two_bytes(uint v, uint h) { return (v >> (8u * h)) & 0x00ff00ffu; }
+uint byte_of(uint v, uint b) { return (two_bytes(v, b >> 1) >> (16u * (b & 1u))) & 255u; }
 
 // Columns 0 and 1, or 2 and 3, of block b, shifted left by 2 b. v: the word of codes, shifted right by 8 for columns 2
 // and 3; z: that of the third bits, shifted right by 8 c.
@@ -51,10 +54,10 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         const uint c = i >> 2, b = i & 3u, v = q[2u * j + c], s = head[2u * j + c];
         const vec4 n = block_codes(v, bits >> (8u * c), b);
 #ifdef THIRD
-        precise float scale = d * signed_byte(s, b);
+        precise float scale = d * (float(byte_of(s, b)) - 128.0);
         precise vec4 value = scale * (n - 4.0);
 #else
-        const uint both = (s >> (8u * b)) & 255u;
+        const uint both = byte_of(s, b);
         const float scale = d.x * float(both & 15u), m = d.y * float(both >> 4);
         precise vec4 product = scale * n;
         precise vec4 value = product - m;
@@ -96,13 +99,16 @@ Raw fetch(uint at, uint l) {
 
 uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
 
+// Scales of two blocks times d. As subnormal halves the integers become floats in one instruction. sum_pair: what
+// multiplies their sums of x, the scales (the codes have a zero point) or the minimums.
 #ifdef THIRD
-float scale_of(uint v, uint b) { return signed_byte(v, b); }
-// For the sums of x: blocks b and b + 1, which the zero point of the codes multiplies.
-uint sum_pair(uint v, uint b) { return packFloat2x16(f16vec2(signed_byte(v, b), signed_byte(v, b + 1u))); }
+vec2 scaled(uint v, uint h, vec2 d) { return fma(unpackHalf2x16(two_bytes(v, h)), d * TINY, -128.0 * d); }
+uint sum_pair(uint v, uint h) {
+    return packFloat2x16(unpackFloat2x16(two_bytes(v, h) | 0x64006400u) - f16vec2(1152.0));
+}
 #else
-float scale_of(uint v, uint b) { return float((v >> (8u * b)) & 15u); }
-uint sum_pair(uint v, uint b) { return ((v >> (8u * b + 4u)) & 15u) | ((v >> (8u * b + 12u)) & 15u) << 16; }
+vec2 scaled(uint v, uint h, vec2 d) { return unpackHalf2x16(two_bytes(v, h) & 0x000f000fu) * (d * TINY); }
+uint sum_pair(uint v, uint h) { return (two_bytes(v, h) >> 4) & 0x000f000fu; }
 #endif
 
 vec4 product(Raw raw, uint at, uint t) {
@@ -122,17 +128,23 @@ vec4 product(Raw raw, uint at, uint t) {
 #else
         const uint z0 = 0u, z1 = 0u;
 #endif
-        [[unroll]] for (uint b = 0u; b < 4u; b++) {
-            const float unit = 1.0 / float(1u << (2u * b));   // the codes stand 2 b bits too high
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
+            // The codes of block b stand 2 b bits too high.
+            const vec2 unit = h == 0u ? vec2(1.0, 0.25) : vec2(0.0625, 0.015625);
+            const vec2 e0 = scaled(s0, h, d0 * unit), e1 = scaled(s1, h, d1 * unit);
+            const uint b = 2u * h, c = b + 1u;
             FragC C = FragC(0.0);
             MMA(C, first_two(v0, z0, b), last_two(u0, z0, b), first_two(v1, z1, b), last_two(u1, z1, b), k + 16u * b)
-            ADD(sum, d0 * unit * scale_of(s0, b), d1 * unit * scale_of(s1, b), C)
+            ADD(sum, e0.x, e1.x, C)
+            FragC D = FragC(0.0);
+            MMA(D, first_two(v0, z0, c), last_two(u0, z0, c), first_two(v1, z1, c), last_two(u1, z1, c), k + 16u * c)
+            ADD(sum, e0.y, e1.y, D)
         }
     }
     // The zero point or the minimums, times the sums of x: blocks 2 t, 2 t + 1, 8 + 2 t and 9 + 2 t.
-    const uint b = 2u * (t & 1u);
-    const uint m0 = sum_pair(t < 2u ? raw.h0.x : raw.h0.y, b), m1 = sum_pair(t < 2u ? raw.h0.z : raw.h0.w, b);
-    const uint m2 = sum_pair(t < 2u ? raw.h1.x : raw.h1.y, b), m3 = sum_pair(t < 2u ? raw.h1.z : raw.h1.w, b);
+    const uint h = t & 1u;
+    const uint m0 = sum_pair(t < 2u ? raw.h0.x : raw.h0.y, h), m1 = sum_pair(t < 2u ? raw.h0.z : raw.h0.w, h);
+    const uint m2 = sum_pair(t < 2u ? raw.h1.x : raw.h1.y, h), m3 = sum_pair(t < 2u ? raw.h1.z : raw.h1.w, h);
     FragC M = FragC(0.0);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
@@ -173,9 +185,9 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
 vec2 share_scale(Share r, uint b) {
     const vec2 d = unpackHalf2x16(r.d) * WEIGHT_FACTOR;
 #ifdef THIRD
-    return vec2(d.x * signed_byte(r.scales, b), 0.0);
+    return vec2(d.x * (float(byte_of(r.scales, b)) - 128.0), 0.0);
 #else
-    const uint both = (r.scales >> (8u * b)) & 255u;
+    const uint both = byte_of(r.scales, b);
     return d * vec2(float(both & 15u), float(both >> 4));
 #endif
 }

@@ -1,8 +1,10 @@
 // quant/nibble.glsl: Q4_K, Q5_K, Q4_0, Q5_0, Q4_1 and Q5_1: four bits a weight, and a fifth one with FIVE.
 //
-// units 0 .. HEAD - 1      row r: with SIX half d, half dmin and 12 bytes of 6-bit scales and minimums, as in the file;
-//                          else eight halves d, one for 32 columns each; with PAIRS (unit 2 r) eight halves m follow.
-//                          weight = d code - m with SIX or PAIRS, else d (code - ZERO)
+// units 0 .. HEAD - 1      row r: with SIX half d, half dmin and eight scales and minimums of six bits: words 1 and 2
+//                          have four scales each, a byte each, in the order 0 2 1 3, and above them bits 4 and 5 of
+//                          the minimums in their order; word 3 has the low bits of those. Else eight halves, the
+//                          scales; with PAIRS (unit 2 r) eight halves of minimums follow.
+//                          weight = scale code - minimum with SIX or PAIRS, else scale (code - ZERO)
 // HEAD .. HEAD + 31        FIVE: lane l, row (l >> 2) + 8 e: two words at byte 8 (32 e + l). Word j has the columns
 //                          from 128 j on: bits 8 n + 4 c + 2 h + p of its halves belong to columns 2 p and 2 p + 1 of
 //                          block 8 j + 4 c + 2 n + h
@@ -30,10 +32,11 @@
 #define MINS
 #endif
 
-// The eight scales (bytes of xy) and minimums (bytes of zw) of a row with SIX.
-uvec4 k_scales(uvec4 h) {
-    return uvec4(h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | ((h.y >> 2) & 0x30303030u),
-                 h.z & 0x3f3f3f3fu, ((h.w >> 4) & 0x0f0f0f0fu) | ((h.z >> 2) & 0x30303030u));
+// Of a row with SIX: scales 2 p and 2 p + 1 as integers in two halves, and minimum b.
+uint two_scales(uvec4 head, uint p) { return ((p < 2u ? head.y : head.z) >> (8u * (p & 1u))) & 0x003f003fu; }
+uint minimum(uvec4 head, uint b) {
+    const uint i = 8u * (b & 3u);
+    return ((head.w >> (i + (b & 4u))) & 15u) | (((b < 4u ? head.y : head.z) >> (i + 2u)) & 0x30u);
 }
 
 #ifdef FIVE
@@ -61,7 +64,6 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint bits = 0u;
 #endif
 #ifdef SIX
-    const uvec4 sc = k_scales(head);
     const vec2 d = unpackHalf2x16(head.x);
 #endif
     for (uint i = 0u; i < 8u; i++) {  // i = 4 c + 2 hi + h
@@ -72,8 +74,8 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         p1 |= hi == 0u ? high_low(z, 2u * h + 1u) : high_high(z, 2u * h + 1u) >> 4;
         const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16));
 #ifdef SIX
-        const float s = d.x * float((sc[b >> 2] >> (8u * (b & 3u))) & 255u);
-        const float m = d.y * float((sc[2u + (b >> 2)] >> (8u * (b & 3u))) & 255u);
+        const float s = d.x * float((two_scales(head, b >> 1) >> (16u * (b & 1u))) & 63u);
+        const float m = d.y * float(minimum(head, b));
 #else
         const float s = unpackHalf2x16(head[b >> 1] >> (16u * (b & 1u))).x;
 #endif
@@ -127,7 +129,6 @@ Raw fetch(uint at, uint l) {
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
 #ifdef SIX
-    const uvec4 s0 = k_scales(raw.h0), s1 = k_scales(raw.h1);
     const vec2 d0 = unpackHalf2x16(raw.h0.x) * TINY, d1 = unpackHalf2x16(raw.h1.x) * TINY;
 #endif
     [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
@@ -141,9 +142,10 @@ vec4 product(Raw raw, uint at, uint t) {
         const uint z0 = 0u, z1 = 0u;
 #endif
 #ifdef SIX
-        const uint b0 = (p < 2u ? s0.x : s0.y) >> (16u * (p & 1u)), b1 = (p < 2u ? s1.x : s1.y) >> (16u * (p & 1u));
-        const vec2 e0 = vec2(d0.x * float(b0 & 255u), d0.x * 0.0625 * float((b0 >> 8) & 255u));
-        const vec2 e1 = vec2(d1.x * float(b1 & 255u), d1.x * 0.0625 * float((b1 >> 8) & 255u));
+        // As subnormal halves the integers become floats in one instruction.
+        const vec2 b0 = unpackHalf2x16(two_scales(raw.h0, p)), b1 = unpackHalf2x16(two_scales(raw.h1, p));
+        const vec2 e0 = b0 * vec2(d0.x * TINY, d0.x * (TINY * 0.0625));
+        const vec2 e1 = b1 * vec2(d1.x * TINY, d1.x * (TINY * 0.0625));
 #else
         const uint x0 = p < 2u ? (p == 0u ? raw.h0.x : raw.h0.y) : (p == 2u ? raw.h0.z : raw.h0.w), x1 = p < 2u
             ? (p == 0u ? raw.h1.x : raw.h1.y) : (p == 2u ? raw.h1.z : raw.h1.w);
@@ -167,8 +169,8 @@ vec4 product(Raw raw, uint at, uint t) {
     // Minimums and zero points are the same for a whole block, so they are multiplied by the sums of x.
     FragC M = FragC(0.0);
 #ifdef SIX
-    const uint m0 = ((s0.z >> (8u * t)) & 255u) * 0x10001u, m1 = ((s0.w >> (8u * t)) & 255u) * 0x10001u;
-    const uint m2 = ((s1.z >> (8u * t)) & 255u) * 0x10001u, m3 = ((s1.w >> (8u * t)) & 255u) * 0x10001u;
+    const uint m0 = minimum(raw.h0, t) * 0x10001u, m1 = minimum(raw.h0, t + 4u) * 0x10001u;
+    const uint m2 = minimum(raw.h1, t) * 0x10001u, m3 = minimum(raw.h1, t + 4u) * 0x10001u;
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -d0.y, -d1.y, M)
@@ -243,18 +245,10 @@ void share_words(Share r, uint kb, out uvec4 low, out uvec4 high) {
 // Scales and minimums of its first two and its last two blocks, multiplied by WEIGHT_FACTOR.
 void share_scales(Share r, uint kb, out vec2 s, out vec2 m) {
 #ifdef SIX
-    const uint shift = 16u * (kb & 1u);
-    uint sc, mn;
-    if (kb < 2u) {
-        sc = (r.head.y >> shift) & 0x3f3fu;
-        mn = (r.head.z >> shift) & 0x3f3fu;
-    } else {
-        sc = ((r.head.w >> shift) & 0x0f0fu) | ((r.head.y >> (shift + 2u)) & 0x3030u);
-        mn = ((r.head.w >> (shift + 4u)) & 0x0f0fu) | ((r.head.z >> (shift + 2u)) & 0x3030u);
-    }
+    const uint sc = two_scales(r.head, kb);
     const vec2 d = unpackHalf2x16(r.head.x) * WEIGHT_FACTOR;
-    s = d.x * vec2(float(sc & 255u), float(sc >> 8));
-    m = d.y * vec2(float(mn & 255u), float(mn >> 8));
+    s = d.x * vec2(float(sc & 255u), float(sc >> 16));
+    m = d.y * vec2(float(minimum(r.head, 2u * kb)), float(minimum(r.head, 2u * kb + 1u)));
 #else
     s = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
 #ifdef PAIRS

@@ -58,13 +58,25 @@ void fifth_bits(uint8_t* high, uint32_t r, uint32_t c, uint32_t hi, uint32_t h, 
     store32(p, load32(p) | spread(bits, 1u, 8u * hi + 4u * (c & 1u) + 2u * h, 1));
 }
 
+/// d, dmin and the 12 bytes of scales and minimums that begin a block of Q4_K and Q5_K.
+void k_head(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    const uint32_t a = load32(in + 4), b = load32(in + 8), c = load32(in + 12);
+    const uint32_t scales[2] = {a & 0x3f3f3f3fu, (c & 0x0f0f0f0fu) | ((a >> 2) & 0x30303030u)};
+    const uint32_t minimums[2] = {b & 0x3f3f3f3fu, ((c >> 4) & 0x0f0f0f0fu) | ((b >> 2) & 0x30303030u)};
+    uint8_t* const to = tile + 16 * r;
+    std::memcpy(to, in, 4);
+    for (uint32_t i = 0; i < 2; i++)
+        store32(to + 4 + 4 * i, swap_middle(scales[i]) | ((minimums[i] & 0x30303030u) << 2));
+    store32(to + 12, (minimums[0] & 0x0f0f0f0fu) | ((minimums[1] & 0x0f0f0f0fu) << 4));
+}
+
 void pack_q4_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    std::memcpy(tile + 16 * r, in, 16);
+    k_head(in, tile, r);
     k_nibbles(in + 16, tile + 256, r);
 }
 
 void pack_q5_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    std::memcpy(tile + 16 * r, in, 16);
+    k_head(in, tile, r);
     k_nibbles(in + 48, tile + 768, r);
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t h = 0; h < 2; h++)
@@ -124,8 +136,13 @@ void q6_quants(const uint8_t* ql, const uint8_t* qh, uint8_t* tile, uint32_t r) 
             }
 }
 
+/// Sixteen signed scales as the device has them: plus 128, in the order of its words.
+void signed_scales(const uint8_t* in, uint8_t* to) {
+    for (uint32_t i = 0; i < 16; i += 4) store32(to + i, swap_middle(load32(in + i) ^ 0x80808080u));
+}
+
 void pack_q6_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    std::memcpy(tile + 16 * r, in + 192, 16);
+    signed_scales(in + 192, tile + 16 * r);
     std::memcpy(tile + 256 + 2 * r, in + 208, 2);
     q6_quants(in, in + 128, tile, r);
 }
@@ -137,7 +154,7 @@ void put_two_bits(uint8_t* quants, uint32_t r, uint32_t t, uint32_t b, uint32_t 
 }
 
 void pack_q2_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
-    std::memcpy(tile + 16 * r, in, 16);
+    for (uint32_t i = 0; i < 16; i += 4) store32(tile + 16 * r + i, swap_middle(load32(in + i)));
     std::memcpy(tile + 256 + 4 * r, in + 80, 4);
     for (uint32_t b = 0; b < 16; b++)
         for (uint32_t t = 0; t < 4; t++)
@@ -148,11 +165,13 @@ void pack_q2_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
 /// Three bits and a 6-bit scale for 16 columns: (scale - 32) * (code - 4).
 void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
     const uint8_t *mask = in, *qs = in + 32, *scales = in + 96;
+    uint8_t signed_bytes[16];
     for (uint32_t i = 0; i < 16; i++) {
         const uint32_t low = i < 8 ? scales[i] & 15u : scales[i - 8] >> 4;
         const uint32_t high = (scales[8 + (i & 3)] >> (2 * (i >> 2))) & 3u;
-        tile[16 * r + i] = static_cast<uint8_t>((low | (high << 4)) - 32u);
+        signed_bytes[i] = static_cast<uint8_t>((low | (high << 4)) - 32u);
     }
+    signed_scales(signed_bytes, tile + 16 * r);
     std::memcpy(tile + 256 + 2 * r, in + 108, 2);
     for (uint32_t b = 0; b < 16; b++)
         for (uint32_t t = 0; t < 4; t++) {
