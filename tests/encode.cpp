@@ -2,6 +2,8 @@
 
 #include "../src/base/number_codec.h"
 
+#include <limits>
+
 namespace test {
 
 using namespace auspex::detail;
@@ -301,7 +303,7 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
 
 /// The exponent of the largest element, which then gets a code of 4 to 6 (E2M1); larger ones are cut off.
 void encode_mxfp4(const float* x, uint8_t* b) {
-    const float top = std::fabs(extreme(x, 32));
+    const float top = std::min(std::fabs(extreme(x, 32)), std::numeric_limits<float>::max());
     b[0] = byte(top > 0 ? std::max(0, std::ilogb(top) - 2 + 127) : 0);
     const float d = fp4_scale(b[0]);
     const auto quantise = [d](float v) {
