@@ -69,6 +69,7 @@ const float TINY = 16777216.0;   // 2^24 makes a tiny half the integer it stands
 
 // Half t of two words, in both halves of a word.
 uint half_twice(uvec2 v, uint t) { return (((t < 2u ? v.x : v.y) >> (16u * (t & 1u))) & 0xffffu) * 0x10001u; }
+uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
 #include "quant/tile.glsl"
 
 float total(uint o) {

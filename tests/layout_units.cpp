@@ -27,6 +27,8 @@ constexpr uint gl_SubgroupInvocationID = 1;  // its entry of a codebook is not z
 void barrier() {}
 uint half_twice(uvec2 v, uint t) { return (((t < 2 ? v.x : v.y) >> (16 * (t & 1))) & 0xffffu) * 0x10001u; }
 
+uint word_of(uvec4 v, uint i) { return v[i]; }
+
 constexpr uint SX = auspex::detail::args::kMatvecRowHalves;
 uint16_t x_halves[9 * SX];  // x as matvec_mma.comp stores it
 uint column0, part;  // of C: its columns column0 and column0 + 1; of its rows, what invocation `part` of four has

@@ -20,6 +20,7 @@ def read(path):
 
 def to_cpp(text):
     text = text.replace('#include "gemm_share.glsl"', read("gemm_share.glsl"))
+    text = text.replace('#include "block_scales.glsl"', read(os.path.join("quant", "block_scales.glsl")))
     text = re.sub(r"^layout\(.*$", "", text, flags=re.M)
     text = re.sub(r"\[\[(dont_)?unroll\]\]|\bprecise\b|\bshared\b", "", text)
     text = re.sub(r"\.(xy|zw)\b", r".\1()", text)

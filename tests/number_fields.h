@@ -35,7 +35,7 @@ inline std::vector<int> half_fields(auspex::detail::Type t) {
 template <class Byte>
 void set_exponents(auspex::detail::Type t, Byte* blocks, size_t n_byte, int lowest, uint32_t n, Random& random) {
     if (t != auspex::detail::Type::mxfp4) return;
-    for (size_t at = 0; at < n_byte; at += 17)
+    for (size_t at = 0; at < n_byte; at += auspex::detail::type_info(t).block_bytes)
         blocks[at] = static_cast<Byte>(128 + lowest + static_cast<int>(random.below(n)));
 }
 

@@ -6,8 +6,8 @@
 //                          scale g = d * byte g
 // MXFP4   units 0 .. 7     row r: eight bytes e at byte 8 r; scale g = 2^(e - 128)
 // CODES + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word i has the two blocks of scale
-//                          4 j + i. Its low half has columns 0 and 2 of the first and of the second, its high half
-//                          columns 1 and 3
+//                          4 j + i: in its low half columns 0 and 2 of the first block and 0 and 2 of the second, in
+//                          its high half columns 1 and 3 of each
 // layout: iq4_nl 144 @product -DHALVES
 // layout: iq4_xs 138 @product -DBYTES
 // layout: mxfp4 136 @product -DPOWER
@@ -119,8 +119,8 @@ Raw fetch(uint at, uint l) {
 }
 
 #ifdef POWER
-// Values of the codes at bits `at` and at + 16, times 2^-15: exponent and mantissa of E2M1 are a half's lowest and its
-// highest bits of each.
+// Values of the codes at bits `at` and at + 16, times 2^-15: the exponent bits of E2M1 become the lowest exponent bits
+// of a half, and its mantissa bit the highest mantissa bit.
 uint two_codes(uint v, uint at) {
     const uint magnitude = at < 9u ? v << (9u - at) : v >> (at - 9u);
     return (magnitude & 0x0e000e00u) | ((v << (12u - at)) & 0x80008000u);
@@ -137,7 +137,7 @@ const float UNIT = 1.0;
 
 // Scales 2 p and 2 p + 1 of a row.
 #ifdef HALVES
-vec2 scale_two(uvec4 h, uint p) { return unpackHalf2x16(p < 2u ? (p == 0u ? h.x : h.y) : (p == 2u ? h.z : h.w)); }
+vec2 scale_two(uvec4 h, uint p) { return unpackHalf2x16(word_of(h, p)); }
 #else
 vec2 scale_two(uvec2 h, uint p) {
     const uint v = (p < 2u ? h.x : h.y) >> (16u * (p & 1u));

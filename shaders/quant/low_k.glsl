@@ -1,8 +1,7 @@
 // quant/low_k.glsl: Q2_K and Q3_K: two bits a weight, and a third one with THIRD; a scale for 16 columns.
 //
-// units 0 .. 15           row r: sixteen bytes, one for a block of 16 columns; word i has those of blocks 4 i, 4 i + 2,
-//                         4 i + 1 and 4 i + 3. THIRD: the scale plus 128; else the scale in the low nibble, the minimum
-//                         in the high one
+// units 0 .. 15           row r: sixteen bytes (block_scales.glsl). THIRD: signed scales; else scales in the low
+//                         nibbles, minimums in the high ones
 // THIRD                   units 16, 17: sixteen halves d, one for each row
 //                         18 + 16 e + (l >> 1): lane l, row (l >> 2) + 8 e: two words at byte 8 (l & 1). Word m has the
 //                         third bits of blocks 8 m + 4 c + b (c = 0, 1; b = 0 .. 3): in its halves bit 8 c + 2 b for
@@ -18,9 +17,7 @@
 #define CODES 20u
 #endif
 
-// Of word i of a row: the bytes of blocks 4 i + 2 h and 4 i + 2 h + 1 in two halves, and that of block 4 i + b.
-uint two_bytes(uint v, uint h) { return (v >> (8u * h)) & 0x00ff00ffu; }
-uint byte_of(uint v, uint b) { return (two_bytes(v, b >> 1) >> (16u * (b & 1u))) & 255u; }
+#include "block_scales.glsl"
 
 // Columns 0 and 1, or 2 and 3, of block b, shifted left by 2 b. v: the word of codes, shifted right by 8 for columns 2
 // and 3; z: that of the third bits, shifted right by 8 c.
@@ -54,7 +51,7 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         const uint c = i >> 2, b = i & 3u, v = q[2u * j + c], s = head[2u * j + c];
         const vec4 n = block_codes(v, bits >> (8u * c), b);
 #ifdef THIRD
-        precise float scale = d * (float(byte_of(s, b)) - 128.0);
+        precise float scale = d * signed_of(s, b);
         precise vec4 value = scale * (n - 4.0);
 #else
         const uint both = byte_of(s, b);
@@ -97,15 +94,11 @@ Raw fetch(uint at, uint l) {
     return r;
 }
 
-uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
-
-// Scales of two blocks times d. As subnormal halves the integers become floats in one instruction. sum_pair: what
-// multiplies their sums of x, the scales (the codes have a zero point) or the minimums.
+// The scales of two blocks times d, and as halves what their sums of x are multiplied by: the scales, because the codes
+// have a zero point, or the minimums.
 #ifdef THIRD
-vec2 scaled(uint v, uint h, vec2 d) { return fma(unpackHalf2x16(two_bytes(v, h)), d * TINY, -128.0 * d); }
-uint sum_pair(uint v, uint h) {
-    return packFloat2x16(unpackFloat2x16(two_bytes(v, h) | 0x64006400u) - f16vec2(1152.0));
-}
+vec2 scaled(uint v, uint h, vec2 d) { return signed_scaled(v, h, d); }
+uint sum_pair(uint v, uint h) { return signed_pair(v, h); }
 #else
 vec2 scaled(uint v, uint h, vec2 d) { return unpackHalf2x16(two_bytes(v, h) & 0x000f000fu) * (d * TINY); }
 uint sum_pair(uint v, uint h) { return (two_bytes(v, h) >> 4) & 0x000f000fu; }
@@ -185,7 +178,7 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
 vec2 share_scale(Share r, uint b) {
     const vec2 d = unpackHalf2x16(r.d) * WEIGHT_FACTOR;
 #ifdef THIRD
-    return vec2(d.x * (float(byte_of(r.scales, b)) - 128.0), 0.0);
+    return vec2(d.x * signed_of(r.scales, b), 0.0);
 #else
     const uint both = byte_of(r.scales, b);
     return d * vec2(float(both & 15u), float(both >> 4));

@@ -147,10 +147,8 @@ vec4 product(Raw raw, uint at, uint t) {
         const vec2 e0 = b0 * vec2(d0.x * TINY, d0.x * (TINY * 0.0625));
         const vec2 e1 = b1 * vec2(d1.x * TINY, d1.x * (TINY * 0.0625));
 #else
-        const uint x0 = p < 2u ? (p == 0u ? raw.h0.x : raw.h0.y) : (p == 2u ? raw.h0.z : raw.h0.w), x1 = p < 2u
-            ? (p == 0u ? raw.h1.x : raw.h1.y) : (p == 2u ? raw.h1.z : raw.h1.w);
-        const vec2 e0 = unpackHalf2x16(x0) * vec2(TINY, TINY * 0.0625), e1 = unpackHalf2x16(x1)
-            * vec2(TINY, TINY * 0.0625);
+        const vec2 e0 = unpackHalf2x16(word_of(raw.h0, p)) * vec2(TINY, TINY * 0.0625);
+        const vec2 e1 = unpackHalf2x16(word_of(raw.h1, p)) * vec2(TINY, TINY * 0.0625);
 #endif
         const uint k = at + p * 64u;
         FragC C = FragC(0.0);

@@ -1,7 +1,6 @@
 // quant/q6_k.glsl: Q6_K.
 //
-// units 0 .. 15           row r: sixteen scales plus 128, a byte each, one for 16 columns; word i has those of blocks
-//                         4 i, 4 i + 2, 4 i + 1 and 4 i + 3
+// units 0 .. 15           row r: sixteen signed scales (block_scales.glsl)
 // units 16, 17            sixteen halves d, one for each row
 // 18 + 64 j + 32 e + l    low nibbles, as in quant/nibble.glsl
 // 146 + 32 e + l          lane l, row (l >> 2) + 8 e: word c has bits 4 and 5 of blocks 4 c .. 4 c + 3. In its halves,
@@ -10,9 +9,7 @@
 //                           block 4 c + 2   bits 8, 10     block 4 c + 3   bits 12, 14
 // layout: q6_k 210 @product
 
-// The scales of blocks 4 i + 2 h and 4 i + 2 h + 1 as integers in two halves, plus 128; v: word i.
-uint two_scales(uint v, uint h) { return (v >> (8u * h)) & 0x00ff00ffu; }
-float scale_of(uint v, uint b) { return float((two_scales(v, b >> 1) >> (16u * (b & 1u))) & 255u) - 128.0; }
+#include "block_scales.glsl"
 
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
@@ -27,7 +24,7 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         const uint p0 = (v & 0x000f000fu) | (z0 << 4), p1 = ((v >> 8) & 0x000f000fu) | (z1 << 4);
         const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16)) - 32.0;
         const uint b = 8u * j + i;
-        precise float s = d * scale_of(head[b >> 2], b & 3u);
+        precise float s = d * signed_of(head[b >> 2], b & 3u);
         precise vec4 value = s * n;
         to[i] = value;
     }
@@ -52,27 +49,16 @@ Raw fetch(uint at, uint l) {
     return r;
 }
 
-uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
-
-uint scale_pair(uint v, uint h) {
-    return packFloat2x16(unpackFloat2x16(two_scales(v, h) | 0x64006400u) - f16vec2(1152.0));
-}
-
-// Scales of two blocks times d. As subnormal halves the integers become floats in one instruction.
-vec2 scaled(uint v, uint h, float d) {
-    return fma(unpackHalf2x16(two_scales(v, h)), vec2(d * TINY), vec2(-128.0 * d));
-}
-
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
-    const float d0 = raw.d.x * TINY, d1 = raw.d.y * TINY;
+    const vec2 d0 = vec2(raw.d.x * TINY), d1 = vec2(raw.d.y * TINY);
     [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
         const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
         const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
         const uvec2 u0 = v0 >> 8, u1 = v1 >> 8;
         const uint z0 = word_of(raw.z0, p), z1 = word_of(raw.z1, p), s0 = word_of(raw.h0, p), s1 = word_of(raw.h1, p);
-        const vec2 e0 = scaled(s0, 0u, d0), f0 = scaled(s0, 1u, d0 * 0.0625);
-        const vec2 e1 = scaled(s1, 0u, d1), f1 = scaled(s1, 1u, d1 * 0.0625);
+        const vec2 e0 = signed_scaled(s0, 0u, d0), f0 = signed_scaled(s0, 1u, d0 * 0.0625);
+        const vec2 e1 = signed_scaled(s1, 0u, d1), f1 = signed_scaled(s1, 1u, d1 * 0.0625);
         const uint k = at + p * 64u;
         FragC C = FragC(0.0);
         MMA(C, (v0.x & 0x000f000fu) | (z0 & 0x00300030u), (u0.x & 0x000f000fu) | ((z0 >> 2) & 0x00300030u),
@@ -94,9 +80,9 @@ vec4 product(Raw raw, uint at, uint t) {
         ADD(sum, f0.y, f1.y, F)
     }
     // The 32 of q - 32, times the sums of x: blocks 2 t, 2 t + 1, 8 + 2 t and 9 + 2 t.
-    const uint b = t & 1u;
-    const uint m0 = scale_pair(t < 2u ? raw.h0.x : raw.h0.y, b), m1 = scale_pair(t < 2u ? raw.h0.z : raw.h0.w, b);
-    const uint m2 = scale_pair(t < 2u ? raw.h1.x : raw.h1.y, b), m3 = scale_pair(t < 2u ? raw.h1.z : raw.h1.w, b);
+    const uint h = t & 1u;
+    const uint m0 = signed_pair(t < 2u ? raw.h0.x : raw.h0.y, h), m1 = signed_pair(t < 2u ? raw.h0.z : raw.h0.w, h);
+    const uint m2 = signed_pair(t < 2u ? raw.h1.x : raw.h1.y, h), m3 = signed_pair(t < 2u ? raw.h1.z : raw.h1.w, h);
     FragC M = FragC(0.0);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
@@ -134,8 +120,8 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     share_words(r, low, high);
     const uvec4 a = low | LOW, b = high | HIGH;
     const float d = unpackHalf2x16(r.d).x * WEIGHT_FACTOR;
-    const float16_t s0 = float16_t(d * scale_of(r.scales, 0u)), s1 = float16_t(d * scale_of(r.scales, 1u));
-    const float16_t s2 = float16_t(d * scale_of(r.scales, 2u)), s3 = float16_t(d * scale_of(r.scales, 3u));
+    const float16_t s0 = float16_t(d * signed_of(r.scales, 0u)), s1 = float16_t(d * signed_of(r.scales, 1u));
+    const float16_t s2 = float16_t(d * signed_of(r.scales, 2u)), s3 = float16_t(d * signed_of(r.scales, 3u));
     const float16_t x0 = float16_t(1056.0), x1 = float16_t(96.0);
     lo = uvec4(grow(a.x, x0, s0), grow(a.y, x0, s0), grow(a.z, x0, s1), grow(a.w, x0, s1));
     hi = uvec4(grow(b.x, x1, s2), grow(b.y, x1, s2), grow(b.z, x1, s3), grow(b.w, x1, s3));
@@ -146,9 +132,9 @@ void share_values(Share r, uint kb, out vec4 v[4]) {
     share_words(r, low, high);
     high >>= 4;
     const float d = unpackHalf2x16(r.d).x * WEIGHT_FACTOR;
-    v[0] = (d * scale_of(r.scales, 0u)) * (four(low.x, low.y) - 32.0);
-    v[1] = (d * scale_of(r.scales, 1u)) * (four(low.z, low.w) - 32.0);
-    v[2] = (d * scale_of(r.scales, 2u)) * (four(high.x, high.y) - 32.0);
-    v[3] = (d * scale_of(r.scales, 3u)) * (four(high.z, high.w) - 32.0);
+    v[0] = (d * signed_of(r.scales, 0u)) * (four(low.x, low.y) - 32.0);
+    v[1] = (d * signed_of(r.scales, 1u)) * (four(low.z, low.w) - 32.0);
+    v[2] = (d * signed_of(r.scales, 2u)) * (four(high.x, high.y) - 32.0);
+    v[3] = (d * signed_of(r.scales, 3u)) * (four(high.z, high.w) - 32.0);
 }
 #endif

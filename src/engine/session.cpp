@@ -66,7 +66,7 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
     store.reset(new StateStore(*trunk, cache, model->plan.d_model));
     constexpr uint32_t kMaxCopyThread = 4;
     const DeviceOptions& device = model->device->options;
-    const uint32_t n_thread =  // where the application gives the threads, its own alone copies
+    const uint32_t n_thread =  // with a job system of the application the library starts no threads
         device.jobs.run ? 1 : std::min(std::max(std::thread::hardware_concurrency(), 1u), kMaxCopyThread);
     AUSPEX_TRY(store->open(device.allocator, sizes, budget, n_thread));
     PrefixOptions tree_options;

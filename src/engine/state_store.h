@@ -37,7 +37,7 @@ class StateStore : public RowStore {
   public:
     StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model);
     ~StateStore() override;
-    /// n_thread  threads that copy many rows together, while they are copied; 1: the caller's alone.
+    /// n_thread  how many threads copy rows, if there are many of them; 1: the calling thread alone.
     /// errors    out_of_memory.
     Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes, uint32_t n_thread);
     uint64_t memory_bytes() const { return arena_.size(); }
