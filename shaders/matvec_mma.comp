@@ -5,8 +5,8 @@
 // Buffers, arguments: matvec_common.glsl; buffers are read by address
 // Spec    X_ROWS: rows of x, at most 8; one to eight take about the same time, so nine run as five and four. SPLIT,
 //         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a subgroup holds in shared memory at
-//         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. BATCH: loads of x in flight, 4. ROLE, SUBGROUP_SCORES:
-//         moe_columns.glsl. tune.h chooses TILES and CHUNK
+//         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. ROLE, SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES and
+//         CHUNK
 // Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT, in full subgroups of 32. A workgroup computes
 //         args.tiles row tiles; its subgroup s takes column tiles s, s + SPLIT, ... of them. A subgroup loads the x of
 //         CHUNK column tiles into shared memory, multiplies all row tiles by it, then loads the next
@@ -100,69 +100,73 @@ void read_norm(uint sub, uint l) {
     }
 }
 
-layout(constant_id = 10) const uint BATCH = 4u;   // pieces of x on their way at once; no other value is meant
-vec4 xa[BATCH], xb[BATCH];
+vec4 xa, xb;    // a piece of x on its way
 uint n_piece;   // of a chunk: its column tiles times X_ROWS
 
 // Piece n of a chunk: row n % X_ROWS of x, column tile c0 + n / X_ROWS * SPLIT; this lane's 4 columns of two blocks.
-void load_x(uint n0, uint c0, uint l) {
-    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-        const uint n = n0 + b, c = c0 + n / X_ROWS * SPLIT, k = c * 256u + 32u * (l >> 2) + 4u * (l & 3u);
-        const uint at = (args.x_offset + row_in(n % X_ROWS) * args.x_stride + k) >> 2;
-        const bool in_ = n < CHUNK * X_ROWS && n < n_piece && has_column(n % X_ROWS);
-        const uint k_end = in_ ? columns_end(c) : 0u;
-        xa[b] = k < k_end ? X[at] : vec4(0.0);
-        xb[b] = k + 16u < k_end ? X[at + 4u] : vec4(0.0);
-        if (BY_ROW) {
-            const float m = weight_of(c);
-            xa[b] *= m;
-            xb[b] *= m;
-        }
-        if (NORM == 1u) {
-            if (in_ && k < args.d_in) xa[b] *= NORMS[k >> 2];
-            if (in_ && k + 16u < args.d_in) xb[b] *= NORMS[(k >> 2) + 4u];
-        }
+// One piece at a time: with several, steps wait longer for their instructions than they gain.
+void load_x(uint n, uint c0, uint l) {
+    const uint c = c0 + n / X_ROWS * SPLIT, k = c * 256u + 32u * (l >> 2) + 4u * (l & 3u);
+    const uint at = (args.x_offset + row_in(n % X_ROWS) * args.x_stride + k) >> 2;
+    const bool in_ = n < n_piece && has_column(n % X_ROWS);
+    const uint k_end = in_ ? columns_end(c) : 0u;
+    xa = k < k_end ? X[at] : vec4(0.0);
+    xb = k + 16u < k_end ? X[at + 4u] : vec4(0.0);
+    if (BY_ROW) {
+        const float m = weight_of(c);
+        xa *= m;
+        xb *= m;
+    }
+    if (NORM == 1u) {
+        if (in_ && k < args.d_in) xa *= NORMS[k >> 2];
+        if (in_ && k + 16u < args.d_in) xb *= NORMS[(k >> 2) + 4u];
     }
 }
 
-void store_x(uint n0, uint first, uint l) {
+// Stores it: halves in the order of the units, behind them the sums of each 32 or 16, in two halves each.
+void store_x(uint n, uint first, uint l) {
     const uint g = l >> 2, t = l & 3u;
-    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-        const uint n = n0 + b;
-        if (n >= CHUNK * X_ROWS) break;   // known beforehand: no code for those
-        if (n >= n_piece) break;
-        const vec4 m4 = max(abs(xa[b]), abs(xb[b]));
-        float m = max(max(m4.x, m4.y), max(m4.z, m4.w));
-        m = max(m, subgroupShuffleXor(m, 1u));
-        m = max(m, subgroupShuffleXor(m, 2u));
-        m = max(m, subgroupShuffleXor(m, 4u));
-        m = max(m, subgroupShuffleXor(m, 8u));
-        m = max(m, subgroupShuffleXor(m, 16u));
-        // The largest becomes 1024..2047: 16 of them stay below what a half can hold.
-        const uint e = clamp(floatBitsToUint(m) >> 23, 11u, 254u);
-        const float up = uintBitsToFloat((264u - e) << 23);
-        const f16vec4 p = f16vec4(xa[b] * up), q = f16vec4(xb[b] * up);
-        const uvec4 bits = uvec4(packFloat2x16(p.xy), packFloat2x16(p.zw), packFloat2x16(q.xy), packFloat2x16(q.zw));
-        const uint row = (first + n) * (SX / 8u), at = row + 4u * g;
-        s[at][t] = bits.x;
-        s[at + 1u][t] = bits.y;
-        s[at + 2u][t] = bits.z;
-        s[at + 3u][t] = bits.w;
-        // The sums must be those of the rounded values. A driver was seen to add the unrounded ones, so it
-        // gets bits that it cannot see through: first_row is a multiple of 16.
-        const uvec4 same = bits ^ (args.first_row & 15u);
-        const vec2 n0 = unpackHalf2x16(same.x), n1 = unpackHalf2x16(same.y), n2 = unpackHalf2x16(same.z),
-            n3 = unpackHalf2x16(same.w);
-        vec2 sum = vec2((n0.x + n0.y) + (n1.x + n1.y), (n2.x + n2.y) + (n3.x + n3.y));
-        sum += subgroupShuffleXor(sum, 1u);
-        sum += subgroupShuffleXor(sum, 2u);
-        if (t == 0u) {
-            const uint hi = packFloat2x16(f16vec2(sum)) ^ (args.first_row & 15u), to = row + 32u + (g >> 2);
-            s[to][g & 3u] = hi;
-            s[to + 2u][g & 3u] = packFloat2x16(f16vec2(sum - unpackHalf2x16(hi)));
-        }
-        if (l == 0u) scale[first + n] = uintBitsToFloat((e - 10u) << 23);
+    const vec4 m4 = max(abs(xa), abs(xb));
+    float m = max(max(m4.x, m4.y), max(m4.z, m4.w));
+    m = max(m, subgroupShuffleXor(m, 1u));
+    m = max(m, subgroupShuffleXor(m, 2u));
+    m = max(m, subgroupShuffleXor(m, 4u));
+    m = max(m, subgroupShuffleXor(m, 8u));
+    m = max(m, subgroupShuffleXor(m, 16u));
+    // The largest becomes 1024..2048: sums of 16 or 32 stay within what a half can hold, or just above.
+    const uint e = clamp(floatBitsToUint(m) >> 23, 11u, 254u);
+    const float up = uintBitsToFloat((264u - e) << 23);
+    const f16vec4 p = f16vec4(xa * up), q = f16vec4(xb * up);
+    const uvec4 bits = uvec4(packFloat2x16(p.xy), packFloat2x16(p.zw), packFloat2x16(q.xy), packFloat2x16(q.zw));
+    const uint row = (first + n) * (SX / 8u), at = row + 4u * g;
+    s[at][t] = bits.x;
+    s[at + 1u][t] = bits.y;
+    s[at + 2u][t] = bits.z;
+    s[at + 3u][t] = bits.w;
+    // The sums must be those of the rounded values. A driver was seen to add the unrounded ones, so it gets bits that
+    // it cannot see through: first_row is a multiple of 16.
+    const uvec4 same = bits ^ (args.first_row & 15u);
+    const vec2 n0 = unpackHalf2x16(same.x), n1 = unpackHalf2x16(same.y), n2 = unpackHalf2x16(same.z),
+        n3 = unpackHalf2x16(same.w);
+    vec2 sum = vec2((n0.x + n0.y) + (n1.x + n1.y), (n2.x + n2.y) + (n3.x + n3.y));
+#ifdef SUMS_OF_32
+    sum.x += sum.y;
+    sum.x += subgroupShuffleXor(sum.x, 1u);
+    sum.x += subgroupShuffleXor(sum.x, 2u);
+    if (t == 0u) {
+        const uint hi = packFloat2x16(f16vec2(clamp(sum.x, -65504.0, 65504.0), 0.0)) ^ (args.first_row & 15u);
+        s[row + 32u + (g >> 2)][g & 3u] = hi | packFloat2x16(f16vec2(0.0, sum.x - unpackHalf2x16(hi).x));
     }
+#else
+    sum += subgroupShuffleXor(sum, 1u);
+    sum += subgroupShuffleXor(sum, 2u);
+    if (t == 0u) {
+        const uint hi = packFloat2x16(f16vec2(sum)) ^ (args.first_row & 15u), to = row + 32u + (g >> 2);
+        s[to][g & 3u] = hi;
+        s[to + 2u][g & 3u] = packFloat2x16(f16vec2(sum - unpackHalf2x16(hi)));
+    }
+#endif
+    if (l == 0u) scale[first + n] = uintBitsToFloat((e - 10u) << 23);
 }
 
 // The first chunk of x, and what comes from memory beside it.
@@ -171,9 +175,9 @@ void begin_x(uint me, uint first, uint tile0, uint n_own) {
     if (n_own > 0u) load_x(0u, sub, l);
     hold_residual(me, SPLIT * 32u, tile0);
     if (NORM == 1u) read_norm(sub, l);
-    [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n += BATCH) {
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n++) {
         if (n > 0u) load_x(n, sub, l);
-        store_x(n, first, l);
+        if (n < n_piece) store_x(n, first, l);
     }
 }
 
@@ -206,9 +210,9 @@ void main() {
         if (o0 > 0u) {
             n_piece = n_here * X_ROWS;
             subgroupBarrier();
-            [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n += BATCH) {
+            [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n++) {
                 load_x(n, sub + o0 * SPLIT, l);
-                store_x(n, first, l);
+                if (n < n_piece) store_x(n, first, l);
             }
         }
         subgroupMemoryBarrierShared();

@@ -40,6 +40,7 @@ struct uvec4 {
     uvec4(uvec2 a, uvec2 b) : x(a.x), y(a.y), z(b.x), w(b.y) {}
     uvec2 xy() const { return {x, y}; }
     uvec2 zw() const { return {z, w}; }
+    uint& operator[](uint i) { return i < 2 ? (i == 0 ? x : y) : (i == 2 ? z : w); }
     uint operator[](uint i) const { return i < 2 ? (i == 0 ? x : y) : (i == 2 ? z : w); }
 };
 #define GLSL_OPERATOR(op)                                                        \
@@ -49,6 +50,7 @@ GLSL_OPERATOR(+)
 GLSL_OPERATOR(-)
 GLSL_OPERATOR(*)
 #undef GLSL_OPERATOR
+inline vec2& operator+=(vec2& a, vec2 b) { return a = a + b; }
 inline vec2& operator*=(vec2& a, vec2 b) { return a = a * b; }
 inline vec2& operator-=(vec2& a, vec2 b) { return a = a - b; }
 #define GLSL_OPERATOR(op)                                                      \
@@ -58,14 +60,25 @@ GLSL_OPERATOR(&)
 GLSL_OPERATOR(|)
 GLSL_OPERATOR(>>)
 GLSL_OPERATOR(<<)
+GLSL_OPERATOR(^)
 #undef GLSL_OPERATOR
 inline uvec4& operator>>=(uvec4& a, uint b) { return a = a >> b; }
 
 inline vec2 min(vec2 a, vec2 b) { return {std::min(a.x, b.x), std::min(a.y, b.y)}; }
 inline uint max(uint a, uint b) { return std::max(a, b); }
+inline float max(float a, float b) { return std::max(a, b); }
+inline vec4 max(vec4 a, vec4 b) { return {max(a.x, b.x), max(a.y, b.y), max(a.z, b.z), max(a.w, b.w)}; }
+inline vec4 abs(vec4 a) { return {std::fabs(a.x), std::fabs(a.y), std::fabs(a.z), std::fabs(a.w)}; }
+inline uint clamp(uint a, uint b, uint c) { return std::clamp(a, b, c); }
+inline float clamp(float a, double b, double c) { return std::clamp(a, float(b), float(c)); }
 inline vec2 clamp(vec2 a, vec2 b, vec2 c) { return {std::clamp(a.x, b.x, c.x), std::clamp(a.y, b.y, c.y)}; }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline vec2 fma(vec2 a, vec2 b, vec2 c) { return {fma(a.x, b.x, c.x), fma(a.y, b.y, c.y)}; }
+inline uint floatBitsToUint(float f) {
+    uint u;
+    std::memcpy(&u, &f, 4);
+    return u;
+}
 inline float uintBitsToFloat(uint u) {
     float f;
     std::memcpy(&f, &u, 4);
@@ -82,6 +95,14 @@ struct f16vec2 {
     explicit f16vec2(double a) : x(a), y(a) {}
     explicit f16vec2(float16_t a) : x(a), y(a) {}
     f16vec2(float16_t a, float16_t b) : x(a), y(b) {}
+    f16vec2(double a, double b) : x(a), y(b) {}
+    explicit f16vec2(vec2 a) : x(a.x), y(a.y) {}
+};
+struct f16vec4 {
+    float16_t x, y, z, w;
+    explicit f16vec4(vec4 a) : x(a.x), y(a.y), z(a.z), w(a.w) {}
+    f16vec2 xy() const { return {x, y}; }
+    f16vec2 zw() const { return {z, w}; }
 };
 inline float16_t operator-(float16_t a) { return float16_t(-a.v); }
 inline f16vec2 operator-(f16vec2 a, f16vec2 b) { return {float16_t(a.x.v - b.x.v), float16_t(a.y.v - b.y.v)}; }

@@ -1,8 +1,9 @@
 // tests/layout_units: what the layouts of weights (shaders/quant) do for matrix units, on the CPU.
 //
-// A software device has no matrix units, so it runs unpack() alone. Here product() (matvec_mma.comp), decode_share()
-// and share_values() (gemm_mma.comp), translated by make_layout_units.py, meet tiles of random blocks. The operation of
-// the units is replaced; its operands are distributed as matrix_layout_fits() in tune.h asks.
+// A software device has no matrix units, so it runs unpack() alone. Here store_x() and product() (matvec_mma.comp),
+// decode_share() and share_values() (gemm_mma.comp), translated by make_layout_units.py, meet rows of x and tiles of
+// random blocks. The operation of the units is replaced; its operands are distributed as matrix_layout_fits() in tune.h
+// asks.
 #include "../src/machine/vulkan/repack.h"
 #include "glsl.h"
 #include "number_fields.h"
@@ -23,6 +24,7 @@ const float TINY = 16777216.0f;
 struct {
     uint x = 1;  // one invocation fills a table
 } gl_WorkGroupSize;
+uint gl_LocalInvocationIndex;
 constexpr uint gl_SubgroupInvocationID = 1;  // its entry of a codebook is not zero
 void barrier() {}
 uint half_twice(uvec2 v, uint t) { return (((t < 2 ? v.x : v.y) >> (16 * (t & 1))) & 0xffffu) * 0x10001u; }
@@ -30,8 +32,26 @@ uint half_twice(uvec2 v, uint t) { return (((t < 2 ? v.x : v.y) >> (16 * (t & 1)
 uint word_of(uvec4 v, uint i) { return v[i]; }
 
 constexpr uint SX = auspex::detail::args::kMatvecRowHalves;
-uint16_t x_halves[9 * SX];  // x as matvec_mma.comp stores it
+uvec4 s[8 * SX / 8];  // x as store_x() leaves it
+float scale[8];
+vec4 xa, xb;  // what an invocation has loaded of x
+struct {
+    uint first_row = 16;
+} args;
 uint column0, part;  // of C: its columns column0 and column0 + 1; of its rows, what invocation `part` of four has
+
+/// Shuffles between 32 invocations that run one after the other, several times: each run sees the operands of the run
+/// before it, so that a function with n shuffles in a row is right from run n + 1 on.
+struct Shuffles {
+    vec2 seen[8][32], now[8][32];
+    uint me = 0, n_call = 0;
+    vec2 exchange(vec2 v, uint mask) {
+        now[n_call][me] = v;
+        return seen[n_call++][me ^ mask];
+    }
+} shuffles;
+float subgroupShuffleXor(float v, uint mask) { return shuffles.exchange(vec2(v), mask).x; }
+vec2 subgroupShuffleXor(vec2 v, uint mask) { return shuffles.exchange(v, mask); }
 
 /// What an invocation adds to a block of C, before the four invocations of a row are added.
 struct FragC {
@@ -42,9 +62,11 @@ struct FragC {
 void multiply(FragC& C, uint a0, uint a1, uint a2, uint a3, uint at) {
     const vec2 row[4] = {unpackHalf2x16(a0), unpackHalf2x16(a1), unpackHalf2x16(a2), unpackHalf2x16(a3)};
     for (uint col = 0; col < 2; ++col) {
-        const uint16_t* x = x_halves + at + (column0 + col) * SX + 2 * part;
         float b[4];
-        for (uint i = 0; i < 4; ++i) b[i] = auspex::detail::f16_to_f32(x[8 * (i / 2) + i % 2]);
+        for (uint i = 0; i < 4; ++i) {
+            const uint k = at + (column0 + col) * SX + 2 * part + 8 * (i / 2) + i % 2;
+            b[i] = auspex::detail::f16_to_f32(static_cast<uint16_t>(s[k / 8][k / 2 % 4] >> (16 * (k % 2))));
+        }
         C.c[col] += row[0].x * b[0] + row[0].y * b[1] + row[1].x * b[2] + row[1].y * b[3];
         C.c[2 + col] += row[2].x * b[0] + row[2].y * b[1] + row[3].x * b[2] + row[3].y * b[3];
     }
@@ -64,18 +86,19 @@ void multiply(FragC& C, uint a0, uint a1, uint a2, uint a3, uint at) {
 #include "layout_units.inc"
 
 struct Functions {
+    void (*store_x)(uint n, uint first, uint l);
     vec4 (*product)(uint l, uint t);
     void (*shares)(uint l, uint e, uint kb, uvec4& lo, uvec4& hi, vec4* values);
     float factor;
 };
 
-/// A tile of random blocks, its weights, and rows of small integers.
+/// A tile of random blocks, its weights, and rows of x, rounded to what store_x() may keep of them.
 struct Trial {
     float weight[16][256], largest[16] = {};
-    int x[8][256];
+    double x[8][256];
     std::vector<uvec4> tile;
 
-    Trial(Type type, test::Random& random) {
+    Trial(Type type, const Functions& f, test::Random& random) {
         using namespace auspex::detail;
         const TypeInfo info = type_info(type);
         std::vector<uint8_t> file(16 * row_bytes(type, 256));
@@ -98,24 +121,41 @@ struct Trial {
         w = tile.data();
         w2 = reinterpret_cast<uvec2*>(w);
         w1 = reinterpret_cast<uint*>(w);
-        for (uint c = 0; c < 8; ++c)
-            for (uint b = 0; b < 16; ++b) {
-                int sum = 0;
-                for (uint i = 0; i < 16; ++i) {
-                    sum += x[c][16 * b + i] = static_cast<int>(random.below(129)) - 64;
-                    x_halves[c * SX + 16 * b + 8 * (i / 2 % 2) + 2 * (i / 4) + i % 2] =
-                        f32_to_f16(static_cast<float>(x[c][16 * b + i]));
-                }
-                x_halves[c * SX + 256 + b] = f32_to_f16(static_cast<float>(sum));  // below 2048: nothing is left
-            }
+        for (uint c = 0; c < 8; ++c) stage(f, c, random);
     }
     static void put(uint16_t half, uint8_t* to) { std::memcpy(to, &half, 2); }
+
+    /// Row c: normal values, or the largest sum that can occur (each value just below the next power of two).
+    void stage(const Functions& f, uint c, test::Random& random) {
+        float loaded[256], top = 0;
+        for (float& v : loaded) {
+            v = c == 7 ? 1.9999f : 3.0f * random.normal();
+            top = std::max(top, std::fabs(v));
+        }
+        for (uint run = 0; run < 8; ++run) {
+            for (uint l = 0; l < 32; ++l) {
+                const float* const from = loaded + 32 * (l >> 2) + 4 * (l & 3);
+                xa = vec4(from[0], from[1], from[2], from[3]);
+                xb = vec4(from[16], from[17], from[18], from[19]);
+                shuffles.me = l, shuffles.n_call = 0;
+                f.store_x(c, 0, l);
+            }
+            std::memcpy(shuffles.seen, shuffles.now, sizeof shuffles.now);
+        }
+        const float up = std::ldexp(1.0f, 10 - std::ilogb(top));
+        for (uint k = 0; k < 256; ++k) x[c][k] = double{float16_t(loaded[k] * up).v} / up;
+    }
 };
 
 /// The largest errors: of product() against the sum of magnitudes, of the others against the row's largest weight.
 struct Errors {
     double product = 0, values = 0, halves = 0;
 };
+
+/// Like max, but what is not a number stays.
+void keep_largest(double& worst, double error) {
+    if (!std::isnan(worst) && !(error <= worst)) worst = error;
+}
 
 void check_product(const Trial& trial, const Functions& f, Errors* worst) {
     for (uint g = 0; g < 8; ++g)
@@ -128,7 +168,8 @@ void check_product(const Trial& trial, const Functions& f, Errors* worst) {
                     const double p = double{trial.weight[g + 8 * (i / 2)][k]} * trial.x[column0 + i % 2][k];
                     want += p, size += std::fabs(p);
                 }
-                worst->product = std::max(worst->product, std::fabs(sum[i] - want) / size);
+                const double got = double{sum[i]} * scale[column0 + i % 2];
+                keep_largest(worst->product, std::fabs(got - want) / size);
             }
         }
 }
@@ -146,8 +187,8 @@ void check_shares(const Trial& trial, const Functions& f, Errors* worst) {
                         const double want = trial.weight[row][64 * kb + 16 * b + 4 * (l & 3) + i];
                         const vec2 two = unpackHalf2x16((b < 2 ? lo : hi)[2 * (b % 2) + i / 2]);
                         const double half = (i % 2 ? two.y : two.x) / f.factor, value = values[b][i] / f.factor;
-                        worst->halves = std::max(worst->halves, std::fabs(half - want) / trial.largest[row]);
-                        worst->values = std::max(worst->values, std::fabs(value - want) / trial.largest[row]);
+                        keep_largest(worst->halves, std::fabs(half - want) / trial.largest[row]);
+                        keep_largest(worst->values, std::fabs(value - want) / trial.largest[row]);
                     }
             }
 }
@@ -156,7 +197,7 @@ bool check(const char* name, Type type, const Functions& f) {
     test::Random random(5);
     Errors worst;
     for (int i = 0; i < 20; ++i) {
-        const Trial trial(type, random);
+        const Trial trial(type, f, random);
         check_product(trial, f, &worst);
         check_shares(trial, f, &worst);
     }
@@ -170,16 +211,20 @@ bool check(const char* name, Type type, const Functions& f) {
 
 int main() {
     bool ok = true;
-#define AUSPEX_LAYOUT(name)                                                                               \
-    ok &= check(#name, Type::name,                                                                        \
-                {[](uint l, uint t) { return name##_matrix::product(name##_matrix::fetch(0, l), 0, t); }, \
-                 [](uint l, uint e, uint kb, uvec4& lo, uvec4& hi, vec4* values) {                        \
-                     using namespace name##_shares;                                                       \
-                     open_table(0);                                                                       \
-                     const Share share = fetch_share(0, l, e, kb);                                        \
-                     decode_share(share, kb, lo, hi);                                                     \
-                     share_values(share, kb, values);                                                     \
-                 },                                                                                       \
+#define AUSPEX_LAYOUT(name)                                                           \
+    ok &= check(#name, Type::name,                                                    \
+                {name##_matrix::store_x,                                              \
+                 [](uint l, uint t) {                                                 \
+                     gl_LocalInvocationIndex = l;                                     \
+                     return name##_matrix::product(name##_matrix::fetch(0, l), 0, t); \
+                 },                                                                   \
+                 [](uint l, uint e, uint kb, uvec4& lo, uvec4& hi, vec4* values) {    \
+                     using namespace name##_shares;                                   \
+                     open_table(0);                                                   \
+                     const Share share = fetch_share(0, l, e, kb);                    \
+                     decode_share(share, kb, lo, hi);                                 \
+                     share_values(share, kb, values);                                 \
+                 },                                                                   \
                  name##_shares::kFactor});
     AUSPEX_PRODUCT_LAYOUTS
     return ok ? 0 : 1;

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Turns the layouts of shaders/quant into C++ for layout_units.cpp: make_layout_units.py OUT
 
-What only devices with matrix units run, product() and the functions of gemm_share.glsl, is tested nowhere else where
-there is no such device. Each layout that has a product() becomes two namespaces, NAME_matrix and NAME_shares, and a
-line AUSPEX_LAYOUT(NAME).
+What only devices with matrix units run, store_x() and product() of matvec_mma.comp and the functions of
+gemm_share.glsl, is tested nowhere else where there is no such device. Each layout that has a product() becomes two
+namespaces, NAME_matrix and NAME_shares, and a line AUSPEX_LAYOUT(NAME).
 """
 import os
 import re
 import sys
 
 SHADERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "shaders")
-MACROS = ("MATRIX", "SHARES", "HAS_TABLE", "MINS", "HEAD", "QUANT", "CODES", "ZERO", "WEIGHT_FACTOR")
+MACROS = ("MATRIX", "SHARES", "HAS_TABLE", "SUMS_OF_32", "MINS", "HEAD", "QUANT", "CODES", "ZERO", "WEIGHT_FACTOR")
 
 
 def read(path):
@@ -31,7 +31,9 @@ def to_cpp(text):
 
 def namespace(name, source, defines, part):
     lines = [f"#define {d}" for d in defines + [part]] + [f"namespace {name} {{", to_cpp(source)]
-    if part == "SHARES":
+    if part == "MATRIX":
+        lines.append(to_cpp(re.search(r"^void store_x\(.*?^}\n", read("matvec_mma.comp"), re.M | re.S)[0]))
+    else:
         lines += ["const float kFactor = WEIGHT_FACTOR;", "#ifdef HAS_TABLE",
                   "void open_table(uint me) { open_layout(me); }", "#else", "void open_table(uint) {}", "#endif"]
     return lines + ["}"] + [f"#undef {m}" for m in sorted({d.split()[0] for d in defines} | set(MACROS))]

@@ -1,9 +1,11 @@
 // quant/nibble.glsl: Q4_K, Q5_K, Q4_0, Q5_0, Q4_1 and Q5_1: four bits a weight, and a fifth one with FIVE.
 //
 // units 0 .. HEAD - 1      row r: with SIX half d, half dmin and eight scales and minimums of six bits: words 1 and 2
-//                          have four scales each, a byte each, in the order 0 2 1 3, and above them bits 4 and 5 of
-//                          the minimums in their order; word 3 has the low bits of those. Else eight halves, the
-//                          scales; with PAIRS (unit 2 r) eight halves of minimums follow.
+//                          have four scales each, a byte each, in the order 0 2 1 3; word 3 has the low four bits of
+//                          minimums 0 .. 3 in its low half, of 4 .. 7 in its high half, and bits 4 and 5 of
+//                          minimums t and t + 4 are above the scales of bytes t & 1 and (t & 1) + 2 of word
+//                          1 + (t >> 1). Else eight halves, the scales; with PAIRS (unit 2 r) eight halves of
+//                          minimums follow.
 //                          weight = scale code - minimum with SIX or PAIRS, else scale (code - ZERO)
 // HEAD .. HEAD + 31        FIVE: lane l, row (l >> 2) + 8 e: two words at byte 8 (32 e + l). Word j has the columns
 //                          from 128 j on: bits 8 n + 4 c + 2 h + p of its halves belong to columns 2 p and 2 p + 1 of
@@ -28,16 +30,17 @@
 #define QUANT HEAD
 #define ZERO 8.0
 #endif
+#define SUMS_OF_32
 #if defined(SIX) || defined(PAIRS)
 #define MINS
 #endif
 
-// Of a row with SIX: scales 2 p and 2 p + 1 as integers in two halves, and minimum b.
+// Of a row with SIX, as integers in two halves: scales 2 p and 2 p + 1, and minimums t and t + 4. One minimum.
 uint two_scales(uvec4 head, uint p) { return ((p < 2u ? head.y : head.z) >> (8u * (p & 1u))) & 0x003f003fu; }
-uint minimum(uvec4 head, uint b) {
-    const uint i = 8u * (b & 3u);
-    return ((head.w >> (i + (b & 4u))) & 15u) | (((b < 4u ? head.y : head.z) >> (i + 2u)) & 0x30u);
+uint two_minimums(uvec4 head, uint t) {
+    return ((head.w >> (4u * t)) & 0x000f000fu) | (((t < 2u ? head.y : head.z) >> (8u * (t & 1u) + 2u)) & 0x00300030u);
 }
+uint minimum(uvec4 head, uint b) { return (two_minimums(head, b & 3u) >> (16u * (b >> 2))) & 63u; }
 
 #ifdef FIVE
 // The fifth bits of columns 2 p and 2 p + 1 of block h, k = 2 h + p, above their low (bit 4) or high (bit 8) nibbles.
@@ -167,10 +170,10 @@ vec4 product(Raw raw, uint at, uint t) {
     // Minimums and zero points are the same for a whole block, so they are multiplied by the sums of x.
     FragC M = FragC(0.0);
 #ifdef SIX
-    const uint m0 = minimum(raw.h0, t) * 0x10001u, m1 = minimum(raw.h0, t + 4u) * 0x10001u;
-    const uint m2 = minimum(raw.h1, t) * 0x10001u, m3 = minimum(raw.h1, t + 4u) * 0x10001u;
+    const uint p0 = two_minimums(raw.h0, t), p1 = two_minimums(raw.h1, t);
+    const uint m0 = (p0 & 0xffffu) * 0x10001u, m1 = (p0 >> 16) * 0x10001u;
+    const uint m2 = (p1 & 0xffffu) * 0x10001u, m3 = (p1 >> 16) * 0x10001u;
     MMA(M, m0, m1, m2, m3, at + 256u)
-    MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -d0.y, -d1.y, M)
 #else
 #ifdef PAIRS
@@ -183,7 +186,6 @@ vec4 product(Raw raw, uint at, uint t) {
     const uint m0 = half_twice(f0.xy, t), m1 = half_twice(f0.zw, t), m2 = half_twice(f1.xy, t),
         m3 = half_twice(f1.zw, t);
     MMA(M, m0, m1, m2, m3, at + 256u)
-    MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -zero, -zero, M)
 #endif
     return sum;

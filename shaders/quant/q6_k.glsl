@@ -31,27 +31,29 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
 }
 
 #ifdef MATRIX
-struct Raw { uvec4 h0, h1, q00, q01, q10, q11, z0, z1; vec2 d; };
+struct Raw { uvec4 h0, h1, q00, q01, q10, q11, z0, z1; uint d0, d1; };   // d0, d1: of two rows each
 
 Raw fetch(uint at, uint l) {
     Raw r;
     const uint g = l >> 2;
     r.h0 = UNITS[at + g];
     r.h1 = UNITS[at + g + 8u];
-    const uint d0 = UNITS[at + 16u][g >> 1], d1 = UNITS[at + 17u][g >> 1];
+    r.d0 = UNITS[at + 16u][g >> 1];
+    r.d1 = UNITS[at + 17u][g >> 1];
     r.q00 = UNITS[at + 18u + l];
     r.q01 = UNITS[at + 50u + l];
     r.q10 = UNITS[at + 82u + l];
     r.q11 = UNITS[at + 114u + l];
     r.z0 = UNITS[at + 146u + l];
     r.z1 = UNITS[at + 178u + l];
-    r.d = vec2(unpackHalf2x16(d0 >> (16u * (g & 1u))).x, unpackHalf2x16(d1 >> (16u * (g & 1u))).x);
     return r;
 }
 
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
-    const vec2 d0 = vec2(raw.d.x * TINY), d1 = vec2(raw.d.y * TINY);
+    const uint mine = 16u * ((gl_LocalInvocationIndex >> 2) & 1u);
+    const float a0 = unpackHalf2x16(raw.d0 >> mine).x, a1 = unpackHalf2x16(raw.d1 >> mine).x;
+    const vec2 d0 = vec2(a0 * TINY), d1 = vec2(a1 * TINY);
     [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
         const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
         const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
@@ -86,7 +88,7 @@ vec4 product(Raw raw, uint at, uint t) {
     FragC M = FragC(0.0);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
-    ADD(sum, -32.0 * raw.d.x, -32.0 * raw.d.y, M)
+    ADD(sum, -32.0 * a0, -32.0 * a1, M)
     return sum;
 }
 #endif

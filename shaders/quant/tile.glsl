@@ -17,10 +17,11 @@
 //                                        base/number.cpp does
 //   #define HAS_TABLE, open_layout(me)   if it has a table in shared memory: all invocations call open_layout() first
 //   #ifdef MATRIX, for @product          matvec_mma.comp, which does not call it
-//     Raw, fetch(at, l)                  the units of lane l
+//     Raw, fetch(at, l)                  the units of lane l; whatever is computed from them here waits for memory
 //     product(raw, at, t)                sums over the columns of the tile: rows g (xy) and g + 8 (zw) times rows 2 t
 //                                        and 2 t + 1 of x. x begins at half `at` of s; at + 256: its sums over 16
 //                                        columns, rounded to halves; at + 272: what the rounding took from the sums
+//     #define SUMS_OF_32                 at + 256 are sums over 32 columns instead, each with what its rounding took
 //   #ifdef SHARES                        gemm_mma.comp
 //     Share, fetch_share(), decode_share(), share_values()   gemm_share.glsl
 

@@ -43,7 +43,7 @@ enum class Epilogue : uint32_t {
 /// does not specify which invocation holds which matrix element, and the kernel depends on it.
 inline bool matrix_worth_asking(const DeviceTraits& t) {
     if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte16 ||
-        t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
+        t.max_shared_bytes < 49152 || t.max_group_invocations < 256)
         return false;
     const bool size_32 =
         t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
@@ -87,10 +87,11 @@ struct MatvecChoice {
 
 namespace tune_impl {
 
-/// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only.
+/// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only. At most 8:
+/// an H100's core holds two workgroups of 8 subgroups with 128 registers an invocation, and one of 12 with more
+/// than 80.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
-    if (n_col >= 24 && n_col % 12 == 0) return 12;
     for (uint32_t d = 8; d >= 5; d--)
         if (n_col % d == 0) return d;
     return 8;
@@ -185,12 +186,8 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     auto bytes = [&](uint32_t n_tile, uint32_t chunk) {
         return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice;
     };
-    uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1
-                     : split >= 12 && own % 3 == 0                           ? 3
-                                                                             : 2,
-             room = logits ? tiles
-                    : any  ? 8
-                           : max_tiles;
+    uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1 : 2;
+    uint32_t room = logits ? tiles : any ? 8 : max_tiles;
     while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
     while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
     c.tiles = std::min(tiles, room);
@@ -207,7 +204,6 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                        {s::kUnitM, 16},
                        {s::kUnitN, 8},
                        {s::kUnitK, 16},
-                       {s::kBatch, 4},
                        {s::kRole, any ? args::kRoleAny : static_cast<uint32_t>(role)},
                        {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
