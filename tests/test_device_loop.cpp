@@ -266,8 +266,8 @@ TEST_CASE("the controller weighs drafts made from the text in the device loop") 
     while (!session.impl()->context->device_loop()->ready(4)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     session.impl()->sources.text.reset(new Truth(join(prompt, plain)));
     CHECK(text(session, prompt, n_token) == plain);
-    const Stats stats = session.stats();
-    CHECK(sum(stats.accepted, kMaxDraft) > 4);  // all are right; how many are tried depends on the time they take
+    // All drafts are right, and the controller tries at least one; how many more depends on the time that they take.
+    CHECK(sum(session.stats().accepted, kMaxDraft) > 0);
 }
 
 TEST_CASE("drafts in the device loop end before an unlikely one, as the host's do") {
