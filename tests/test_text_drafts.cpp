@@ -208,6 +208,22 @@ TEST_CASE("a cost that was once too high is measured again") {
     CHECK(after.n_text_ - n_text > 0.9 * (after.n_cycle_ - n_cycle));
 }
 
+TEST_CASE("a cost that was once too high is measured again without an MTP block, too") {
+    Controller control(0, 6);
+    Costs slow;
+    slow.text_first = 8;
+    slow.row = 2;
+    const Phase copy{0, 1, 20, 0.97, 4000};
+    Machine before(control, slow);
+    CHECK(before.play(copy) < 1.02 * copy.n_token);
+    CHECK(before.n_text_ > 0);
+    Machine after(control);
+    after.play(copy);
+    const uint32_t n_text = after.n_text_, n_cycle = after.n_cycle_;
+    after.play(copy);
+    CHECK(after.n_text_ - n_text > 0.9 * (after.n_cycle_ - n_cycle));
+}
+
 TEST_CASE("costs of both sources are kept and come back") {
     Controller control(6, 6);
     Machine machine(control);

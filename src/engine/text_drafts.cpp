@@ -50,12 +50,11 @@ bool TextDrafts::measured() const {
 
 double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const {
     if (depth == 0) return 1;
-    const bool known = measured(), bound = block.knows(1) && (stale || !known);
-    double cost = known  ? cost_.seconds(depth) / cost_.seconds(0)
-                  : bold ? 1 + text_drafts_impl::kRowGuess * depth
-                         : depth + 1;
-    if (bound) cost = std::min(cost, block.seconds(depth) / block.seconds(0));
-    return cost;
+    const bool known = measured();
+    const double guess = bold ? 1 + text_drafts_impl::kRowGuess * depth : depth + 1;
+    const double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : guess;
+    if (known && !stale) return cost;
+    return std::min(cost, block.knows(1) ? block.seconds(depth) / block.seconds(0) : guess);
 }
 
 TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,

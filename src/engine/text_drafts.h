@@ -41,9 +41,10 @@ class TextDrafts {
     };
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
     /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
-    /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same
-    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is taken to
-    ///           cost a plain step while none was measured
+    /// stale     none was measured for long: what seems to cost more than with the block is taken to cost the same, or
+    ///           where there is no block, what was expected before the first measurement
+    /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is expected
+    ///           to cost a plain step
     Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
                 bool bold) const;
     /// Of drafts with such a match.
