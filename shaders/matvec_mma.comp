@@ -133,7 +133,7 @@ void store_x(uint n, uint first, uint l) {
     m = max(m, subgroupShuffleXor(m, 4u));
     m = max(m, subgroupShuffleXor(m, 8u));
     m = max(m, subgroupShuffleXor(m, 16u));
-    // The largest becomes 1024..2048: sums of 16 or 32 stay within what a half can hold, or just above.
+    // The largest becomes 1024..2048, so that 16 of them fit into a half; 32 may reach 65536, just above.
     const uint e = clamp(floatBitsToUint(m) >> 23, 11u, 254u);
     const float up = uintBitsToFloat((264u - e) << 23);
     const f16vec4 p = f16vec4(xa * up), q = f16vec4(xb * up);

@@ -125,7 +125,7 @@ struct Trial {
     }
     static void put(uint16_t half, uint8_t* to) { std::memcpy(to, &half, 2); }
 
-    /// Row c: normal values, or the largest sum that can occur (each value just below the next power of two).
+    /// Row c: normal values; row 7: the largest sums that can occur, of values just below a power of two.
     void stage(const Functions& f, uint c, test::Random& random) {
         float loaded[256], top = 0;
         for (float& v : loaded) {

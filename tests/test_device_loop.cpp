@@ -259,15 +259,29 @@ TEST_CASE("the controller weighs drafts made from the text in the device loop") 
     Session off = open(tiny.model, drafting(kOff));
     const size_t n_token = deep() ? 200 : 90;
     const std::vector<Token> plain = text(off, prompt, n_token);
-    SessionOptions o = drafting(-1);
-    o.draft.source = Draft::lookup;
-    o.draft.max_depth = 4;
-    Session session = open(tiny.model, o);
-    while (!session.impl()->context->device_loop()->ready(4)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    session.impl()->sources.text.reset(new Truth(join(prompt, plain)));
-    CHECK(text(session, prompt, n_token) == plain);
-    // All drafts are right, and the controller tries at least one; how many more depends on the time that they take.
-    CHECK(sum(session.stats().accepted, kMaxDraft) > 0);
+    const auto copying = [&](int depth) {
+        SessionOptions o = drafting(depth);
+        o.draft.source = Draft::lookup;
+        o.draft.max_depth = 4;
+        Session session = open(tiny.model, o);
+        while (!session.impl()->context->device_loop()->ready(4))
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        session.impl()->sources.text.reset(new Truth(join(prompt, plain)));
+        return session;
+    };
+    // A software device compiles a kernel when it first runs, which would seem to be the cost of drafts.
+    for (int depth = 1; depth <= 4; ++depth) {
+        Session first = copying(depth);
+        CHECK(text(first, prompt, 20) == std::vector<Token>(plain.begin(), plain.begin() + 20));
+    }
+    Session session = copying(-1);
+    // All drafts are right; how many are tried depends on the time they take, so a busy machine gets more texts.
+    uint64_t n_accepted = 0;
+    for (int n_text = 0; n_text < 20 && n_accepted <= 4; ++n_text) {
+        CHECK(text(session, prompt, n_token) == plain);
+        n_accepted += sum(session.stats().accepted, kMaxDraft);
+    }
+    CHECK(n_accepted > 4);
 }
 
 TEST_CASE("drafts in the device loop end before an unlikely one, as the host's do") {

@@ -65,19 +65,13 @@ void k_head(const uint8_t* in, uint8_t* tile, uint32_t r) {
     const uint32_t minimums[2] = {b & 0x3f3f3f3fu, ((c >> 4) & 0x0f0f0f0fu) | ((b >> 2) & 0x30303030u)};
     uint8_t* const to = tile + 16 * r;
     std::memcpy(to, in, 4);
-    uint32_t low = 0;
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t top = 0;
-        for (uint32_t k = 0; k < 2; k++) {
-            const uint32_t t = 2 * i + k;
-            for (uint32_t h = 0; h < 2; h++) {
-                const uint32_t m = (minimums[h] >> (8 * t)) & 63u;
-                low |= (m & 15u) << (16 * h + 4 * t);
-                top |= (m >> 4) << (16 * h + 8 * k + 6);
-            }
-        }
-        store32(to + 4 + 4 * i, swap_middle(scales[i]) | top);
+    uint32_t low = 0, high[2] = {};
+    for (uint32_t b = 0; b < 8; b++) {
+        const uint32_t t = b & 3, half = 16 * (b >> 2), m = (minimums[b >> 2] >> (8 * t)) & 63u;
+        low |= (m & 15u) << (half + 4 * t);
+        high[t >> 1] |= (m >> 4) << (half + 8 * (t & 1) + 6);
     }
+    for (uint32_t i = 0; i < 2; i++) store32(to + 4 + 4 * i, swap_middle(scales[i]) | high[i]);
     store32(to + 12, low);
 }
 
