@@ -85,7 +85,11 @@ layout(push_constant) uniform Push {
 // number. All sizes are multiples of 16 bytes: a driver was seen to pack shared arrays without the alignment that
 // matrix loads need.
 shared float inv_rms[(X_ROWS + 3u) / 4u * 4u];
+#ifdef MATRIX   // whose sums of squares need no memory
+shared float best_s[EPILOGUE_ == kEpilogueLogits ? 16u * X_ROWS * SLOTS : 4u];
+#else
 shared float best_s[16u * X_ROWS * SLOTS];
+#endif
 shared uint best_id[(X_ROWS * SLOTS + 3u) / 4u * 4u];
 shared uint kept[(2u * X_ROWS + 3u) / 4u * 4u];   // by row of x: the largest value of earlier tiles, and its id
 

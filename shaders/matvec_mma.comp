@@ -4,19 +4,20 @@
 // Formula y = x W', with the epilogues of shared.h
 // Buffers, arguments: matvec_common.glsl; buffers are read by address
 // Spec    X_ROWS: rows of x, at most 8; one to eight take about the same time, so nine run as five and four. SPLIT,
-//         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a subgroup holds in shared memory at
-//         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. ROLE, SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES and
-//         CHUNK
-// Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT, in full subgroups of 32. A workgroup computes
-//         args.tiles row tiles; its subgroup s takes column tiles s, s + SPLIT, ... of them. A subgroup loads the x of
-//         CHUNK column tiles into shared memory, multiplies all row tiles by it, then loads the next
+//         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a team's subgroup multiplies by at
+//         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. TEAMS: teams of SPLIT subgroups; 1 unless ROLE is kRoleNone. ROLE,
+//         SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES, CHUNK and TEAMS
+// Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT * TEAMS, in full subgroups of 32. A workgroup computes
+//         args.tiles row tiles, team i those from i in steps of TEAMS; a team's subgroup s takes column tiles s,
+//         s + SPLIT, .. of them. The subgroups s of all teams load the x of CHUNK column tiles into shared memory,
+//         multiply the row tiles by it, then load the next
 // Shared  matrix_shared() in tune.h
 // Cost    bound by memory bandwidth: weights are read once
 // Numbers x * norm is scaled by a power of two per 256 columns and rounded to halves (relative error 2^-12). Weights
 //         are exact integers. Products are summed in float over a block of 32 or 16 columns and then multiplied by the
 //         block's scale; mins and zero points are multiplied by the sum of the block's rounded x
 // Order   a block's columns in the matrix unit, then blocks, then column tiles, then subgroups. SPLIT follows from the
-//         weight's shape, and nothing else changes the order: not X_ROWS, TILES or the slice
+//         weight's shape, and nothing else changes the order: not X_ROWS, TILES, TEAMS or the slice
 // CPU     src/machine/cpu, matmul
 // Needs   shared arrays of multiples of 16 bytes, because matrix loads need 16-byte addresses; matrix elements
 //         distributed over a subgroup as matrix_layout_fits() in tune.h says
@@ -42,7 +43,9 @@ layout(constant_id = 6) const uint CHUNK = 1u;   // column tiles whose x a subgr
 layout(constant_id = 7) const uint UNIT_M = 16u;     // the matrix units' shape
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
+layout(constant_id = 10) const uint TEAMS = 1u;      // of SPLIT subgroups each
 
+const uint GROUP = 32u * SPLIT * TEAMS;   // invocations
 const uint SX = kMatvecRowHalves;
 // In units of 8 halves, because matrix loads need 16-byte addresses. B has 8 columns, one per row of x; those from
 // X_ROWS on hold arbitrary values, which affect no result.
@@ -81,7 +84,7 @@ float total(uint o) {
 
 // 1/rms of a row from its partial sums of squares. Each lane adds every 32nd; a butterfly of 1, 2, 4, 8, 16 adds lanes.
 void read_norm(uint sub, uint l) {
-    [[dont_unroll]] for (uint row = sub; row < X_ROWS; row += SPLIT) {
+    [[dont_unroll]] for (uint row = sub; row < X_ROWS; row += SPLIT * TEAMS) {
         float q = 0.0;
         [[dont_unroll]] for (uint k = 0u; k < args.n_part; k += 256u) {
             float v[8];
@@ -169,24 +172,31 @@ void store_x(uint n, uint first, uint l) {
     if (l == 0u) scale[first + n] = uintBitsToFloat((e - 10u) << 23);
 }
 
-// The first chunk of x, and what comes from memory beside it.
-void begin_x(uint me, uint first, uint tile0, uint n_own) {
-    const uint l = me & 31u, sub = me >> 5;
-    if (n_own > 0u) load_x(0u, sub, l);
-    hold_residual(me, SPLIT * 32u, tile0);
-    if (NORM == 1u) read_norm(sub, l);
-    [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n++) {
-        if (n > 0u) load_x(n, sub, l);
-        if (n < n_piece) store_x(n, first, l);
+// What comes from memory before the first product: the first piece of x, and what norm and epilogue need.
+void begin_x(uint me, uint team, uint sub, uint tile0) {
+    load_x(team, sub, me & 31u);
+    hold_residual(me, GROUP, tile0);
+    if (NORM == 1u) read_norm(me >> 5, me & 31u);
+}
+
+// All that share a chunk of x wait here.
+void meet() {
+    if (TEAMS > 1u) barrier();
+    else {
+        subgroupMemoryBarrierShared();
+        subgroupBarrier();
     }
 }
 
 void main() {
-    const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
+    const uint me = gl_LocalInvocationIndex, l = me & 31u, team = TEAMS > 1u ? (me >> 5) / SPLIT : 0u,
+        sub = TEAMS > 1u ? (me >> 5) % SPLIT : me >> 5, g = l >> 2, t = l & 3u;
     const uint first = sub * CHUNK * X_ROWS, tile0 = gl_WorkGroupID.x * args.tiles,
         n_tile = min(args.tiles, args.n_tile - tile0);
     n_slot = args.tiles;
     const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
+    // the most that any subgroup has, because all of them meet()
+    const uint n_own_max = TEAMS > 1u ? (args.n_col + SPLIT - 1u) / SPLIT : n_own;
     n_piece = min(CHUNK, n_own) * X_ROWS;
     Raw next;
     if (ROLE_ == kRoleAny && SUBGROUP_SCORES > 0u) {
@@ -194,30 +204,27 @@ void main() {
         // to x meanwhile. One copy of each part, because code is what this waits for.
         const bool late = ROLE == kRoleExpert && sub != 0u;
         [[dont_unroll]] for (uint turn = 0u; turn < (late ? 1u : 2u); turn++) {
-            if (turn == (late ? 0u : 1u)) begin_x(me, first, tile0, n_own);
+            if (turn == (late ? 0u : 1u)) begin_x(me, team, sub, tile0);
             if (turn > 0u) break;
-            if (ROLE != kRoleNone && !open_columns(me, SPLIT * 32u)) return;
+            if (ROLE != kRoleNone && !open_columns(me, GROUP)) return;
             if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
         }
     } else {
-        if (ROLE != kRoleNone && !open_columns(me, SPLIT * 32u)) return;
-        if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
-        begin_x(me, first, tile0, n_own);
+        if (ROLE != kRoleNone && !open_columns(me, GROUP)) return;
+        if (n_own > 0u && team < n_tile) next = fetch(tile_of(tile0 + team, sub) * TILE, l);
+        begin_x(me, team, sub, tile0);
     }
 
-    [[dont_unroll]] for (uint o0 = 0u; o0 < n_own; o0 += CHUNK) {
-        const uint n_here = min(CHUNK, n_own - o0);
-        if (o0 > 0u) {
-            n_piece = n_here * X_ROWS;
-            subgroupBarrier();
-            [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n++) {
-                load_x(n, sub + o0 * SPLIT, l);
-                if (n < n_piece) store_x(n, first, l);
-            }
+    [[dont_unroll]] for (uint o0 = 0u; o0 < n_own_max; o0 += CHUNK) {
+        const uint n_here = o0 < n_own ? min(CHUNK, n_own - o0) : 0u;
+        n_piece = n_here * X_ROWS;
+        if (o0 > 0u) meet();
+        [[dont_unroll]] for (uint n = team; n < CHUNK * X_ROWS; n += TEAMS) {
+            if (o0 + n > team) load_x(n, sub + o0 * SPLIT, l);   // the first one is here
+            if (n < n_piece) store_x(n, first, l);
         }
-        subgroupMemoryBarrierShared();
-        subgroupBarrier();
-        [[dont_unroll]] for (uint r = 0u; r < n_tile; r++) {
+        meet();
+        [[dont_unroll]] for (uint r = team; r < n_tile; r += TEAMS) {
             const uint slot = ((r * SPLIT + sub) * X_ROWS + 2u * t) * 16u + g;
             vec4 acc = vec4(0.0);
             if (o0 > 0u) {
@@ -229,10 +236,10 @@ void main() {
                 // The tile after this one, wherever it is.
                 uint row = r, own = o0 + i + 1u;
                 if (i + 1u == n_here) {
-                    if (r + 1u < n_tile) {
-                        row = r + 1u;
+                    if (r + TEAMS < n_tile) {
+                        row = r + TEAMS;
                         own = o0;
-                    } else row = 0u;
+                    } else row = team;
                 }
                 if (own < n_own) next = fetch(tile_of(tile0 + row, sub + own * SPLIT) * TILE, l);
                 const uint at = first + i * X_ROWS;
@@ -255,5 +262,5 @@ void main() {
             red[((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS)] = 0.0;
     }
     barrier();
-    write_tiles(me, SPLIT * 32u, tile0, true, true);
+    write_tiles(me, GROUP, tile0, true, true);
 }

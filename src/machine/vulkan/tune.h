@@ -87,9 +87,11 @@ struct MatvecChoice {
 
 namespace tune_impl {
 
+/// Subgroups that a core of an H100 holds with 128 registers an invocation.
+constexpr uint32_t kCoreSubgroups = 16;
+
 /// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only. At most 8:
-/// an H100's core holds two workgroups of 8 subgroups with 128 registers an invocation, and one of 12 with more
-/// than 80.
+/// half of what a core holds.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
     for (uint32_t d = 8; d >= 5; d--)
@@ -97,11 +99,21 @@ inline uint32_t matrix_split(uint32_t n_col) {
     return 8;
 }
 
+/// Teams of subgroups that share x in a workgroup. From three rows on, a workgroup of all that a core can hold is the
+/// fastest: x is staged once a core, and the compiler uses at most 128 registers, where with 8 subgroups it uses up to
+/// 191, so that a core holds one workgroup only. With fewer rows two workgroups, which need not wait for each other,
+/// are faster: on an H100, 9B, one row 354 tokens/s and 344 with teams, two rows 3.05 and 3.21 ms, three 3.70 and 3.46,
+/// four 3.98 and 3.52.
+inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t split) {
+    if (rows < 3) return 1;
+    return std::max(1u, std::min(kCoreSubgroups, traits.max_group_invocations / 32) / split);
+}
+
 /// Bytes of shared memory of matvec_mma.comp.
-inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk) {
+inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk, bool logits) {
     const uint32_t x = ((split * chunk - 1) * rows + 8) * 2 * args::kMatvecRowHalves,
                    scale = (split * chunk * rows + 8) * 4;
-    const uint32_t sums = tiles * split * 64 * rows, out = rows * 4 + tiles * rows * 68 + 8 * rows;
+    const uint32_t sums = tiles * split * 64 * rows, out = rows * 12 + tiles * rows * (logits ? 68 : 4);
     return x + scale + sums + out + 256;
 }
 
@@ -113,7 +125,8 @@ inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product
 inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
     if (!tune_impl::on_matrix(matrix, t.layout)) return args::kMaxRows;
     uint32_t rows = 8;
-    while (rows > 1 && tune_impl::matrix_shared(rows, tune_impl::matrix_split(t.n_col), 1, 1) > traits.max_shared_bytes)
+    while (rows > 1 &&
+           tune_impl::matrix_shared(rows, tune_impl::matrix_split(t.n_col), 1, 1, true) > traits.max_shared_bytes)
         rows--;
     return rows;
 }
@@ -160,19 +173,10 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                            {s::kRole, static_cast<uint32_t>(role)}};
         return c;
     }
-    // Fill whole waves: a core's registers hold about 16 subgroups, or 12 from three rows on, which need more
-    // registers. A workgroup gets as many tile rows (up to max_tiles) as fill the waves evenly, because it loads x only
-    // once. Measured on an H100 (driver 580): one wave too many costs 10 to 20 %.
     const bool logits = epilogue == Epilogue::logits;
     const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
-    const uint32_t wave = cores * std::max(1u, (n_row <= 2 ? 16 : 12) / split);
-    const uint32_t max_tiles = role == Role::expert || (logits && (split != 5 || n_row == 1)) ? 8 : 6;
-    uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * max_tiles));
-    if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
-    // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
-    // time and should take few workgroups, because most of their subgroups have no column to work on.
-    if (role == Role::expert || role == Role::shared) tiles = std::max(tiles, 4u);
+    const uint32_t teams = role == Role::none ? tune_impl::matrix_teams(traits, n_row, split) : 1;
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && model.n_score > 0 && !logits;
@@ -184,15 +188,25 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                                 ? 4 * 32 * ceil_div(model.n_score, 32u) + 8 * args::kMaxRoutedUsed + 8 * args::kMaxUsed
                                 : 0;
     auto bytes = [&](uint32_t n_tile, uint32_t chunk) {
-        return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice;
+        return tune_impl::matrix_shared(n_row, split, n_tile, chunk, logits) + choice;
     };
-    uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1 : 2;
-    uint32_t room = logits ? tiles : any ? 8 : max_tiles;
+    const uint32_t tiles_max = (role == Role::expert || (logits && (split != 5 || n_row == 1)) ? 8 : 6) * teams;
+    uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1 : 2, room = any ? 8 : tiles_max;
     while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
     while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
+    // Fill whole waves. A workgroup gets as many tile rows as fill them evenly, because it loads x only once. Measured
+    // on an H100 (driver 580): one wave too many costs 10 to 20 %.
+    const uint32_t wave = cores * std::max(1u, tune_impl::kCoreSubgroups / (split * teams));
+    const uint32_t widest = std::min(tiles_max, room);
+    uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * widest));
+    if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
+    // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
+    // time and should take few workgroups, because most of their subgroups have no column to work on.
+    if (role == Role::expert || role == Role::shared) tiles = std::max(tiles, 4u);
     c.tiles = std::min(tiles, room);
+    if (logits) room = c.tiles;
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
-    c.key.group = 32 * split;
+    c.key.group = 32 * split * teams;
     const bool fixed = logits || alone;  // else MatvecArgs::mode gives norm and epilogue
     namespace s = spec::matvec_mma;
     c.key.constants = {{s::kXRows, n_row},
@@ -204,6 +218,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                        {s::kUnitM, 16},
                        {s::kUnitN, 8},
                        {s::kUnitK, 16},
+                       {s::kTeams, teams},
                        {s::kRole, any ? args::kRoleAny : static_cast<uint32_t>(role)},
                        {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
