@@ -8,6 +8,10 @@
 
 #include "rotation.glsl"
 
+#ifndef FLAGS
+#define FLAGS args.flags
+#endif
+
 uint place(uint quad) {  // where the lanes of the first product read columns 4 quad .. + 3
     if (K_TYPE != kKvF16) return (quad % (QUADS / 8u)) * 8u + quad / (QUADS / 8u);  // each has D_HEAD / 8 neighbours
     return (quad & ~15u) + (quad & 1u) * 8u + ((quad >> 1) & 7u);
@@ -18,7 +22,7 @@ uint place(uint quad) {  // where the lanes of the first product read columns 4 
 // it; streams from AT_ONCE on have no head. Kept short: code that runs once costs its instruction fetches.
 void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool is_key, float scale) {
     const uint t = gl_LocalInvocationIndex;
-    const bool normed = (args.flags & (is_key ? kAttendKNorm : kAttendQNorm)) != 0u;
+    const bool normed = (FLAGS & (is_key ? kAttendKNorm : kAttendQNorm)) != 0u;
     const uint n_pair = args.n_rot / 2u;
     const uvec2 turn = quad < n_pair ? rope[quad] : uvec2(0u);  // on its way meanwhile
     precise float unit = scale;

@@ -3,13 +3,14 @@
 //
 // Formula, buffers, push constants and CPU counterpart as in attend_step.comp, but
 //         10 count  u32 [n_head_kv, x, count_stride]: finished sets, then chunks of each set; 0 before and after
-// Spec    D_HEAD 256. TILES: of 8 queries, 1 or 2. APPEND, PER_KV as in attend_step.comp. UNIT_M, UNIT_N, UNIT_K 16, 8,
-//         16
+// Spec    D_HEAD 256. TILES: of 8 queries, 1 or 2. APPEND, PER_KV as in attend_step.comp. WINDOWED: 0 if args.window
+//         is 0. FLAGS: args.flags. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
 // Grid    x: at least ceil(n_row * PER_KV / (8 TILES)), y: kv head, z: at least the chunks that the pass sees (surplus
 //         workgroups return at once). Group 256: 8 full subgroups of 32
 // Shared  21 KiB a tile
 // Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 TILES queries; further ones read what those before
-//         left in the device's cache. With 128 registers or less two workgroups share a core.
+//         left in the device's cache. With 128 registers or less two workgroups share a core. A step of few rows waits
+//         for instructions, so what a layer's shape decides is a constant
 // Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second holding the rounding error
 //         of the first: 2^-22 relative. Sums are float.
 // Order   a block of 128 keys: subgroup s computes the scores of keys 16 s .. 16 s + 15 (rows of its matrix), then
@@ -33,10 +34,14 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 layout(constant_id = 1) const uint D_HEAD = 256;
 layout(constant_id = 2) const uint TILES = 1;
 layout(constant_id = 3) const uint APPEND = 1;
+layout(constant_id = 4) const uint WINDOWED_ = 1;
+layout(constant_id = 5) const uint FLAGS_ = 0;
 layout(constant_id = 6) const uint PER_KV = 1;
 layout(constant_id = 7) const uint UNIT_M = 16u;
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
+#define WINDOWED WINDOWED_
+#define FLAGS FLAGS_
 const uint TILE = 8u, ROOM = TILE * TILES, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
 layout(local_size_x_id = 0) in;
 #define ACTS vec4
@@ -82,6 +87,8 @@ shared uint ends_s[4];
 #define MMA(C, D, A, from, at, stride) { MMA_TILE(C, A, from, at, stride) \
     if (TILES > 1u) MMA_TILE(D, A, from, (at) + TILE * (stride), stride) }
 
+// The slot of key k of a block.
+#define SLOT(k) (slot0 + (k) - (WINDOWED != 0u && (k) >= wrap ? args.ring : 0u))
 // Columns 64 i .. 64 i + 63 of keys g and g + 8: a lane has 8 t .. 8 t + 7 of each 32, which stand for columns 2t,
 // 2t + 1, 2t + 8, 2t + 9 of two matrices.
 #define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * \
@@ -91,8 +98,7 @@ shared uint ends_s[4];
                        ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, T, A2, half_s, 8u * (i) + 4u, QX) \
                        ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, T, A3, half_s, 8u * (i) + 6u, QX) }
 // Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
-#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * \
-    (D_HEAD / 4u) + 8u * sub + g]; }
+#define VALUE(v, j, k) v[j] = v_cache[SLOT(k) * (D_HEAD / 4u) + 8u * sub + g];
 #define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) \
     VALUE(v, 3, at + 9u) \
                        VALUE(v, 4, at + 16u) VALUE(v, 5, at + 17u) VALUE(v, 6, at + 24u) VALUE(v, 7, at + 25u) }
@@ -183,16 +189,16 @@ void main() {
     const uint n_row = step.n_row;
     if (n_row == 0u) return;
     const uint position = step.position;
-    const Chunks seen = chunks_seen(position, n_row, args.window, args.sinks, step.first_key);
+    const Chunks seen = chunks_seen(position, n_row, WINDOW, SINKS, step.first_key);
     const uint n_chunk = chunks_count(seen), n_query = n_row * PER_KV, first_query = gl_WorkGroupID.x * ROOM;
     if (gl_WorkGroupID.z >= n_chunk || first_query >= n_query) return;
     const uint x = n_chunk - 1u - gl_WorkGroupID.z;  // the longest chunks first
     const uint chunk = chunks_at(seen, x), head = gl_WorkGroupID.y;
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
     const uint quad = me % QUADS, stream = me / QUADS;
-    const uint begin = chunk_begin(chunk, args.window);
-    const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
-    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
+    const uint begin = chunk_begin(chunk, WINDOW);
+    const uint end = min(chunk_begin(chunk + 1u, WINDOW), position + n_row);
+    const uint q_width = (FLAGS & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
     const uint oldest = oldest_key(position);
     const uint head_row = head * args.capacity;
 
@@ -234,15 +240,17 @@ void main() {
     vec2 top = vec2(kMasked), sum = vec2(0.0), top2 = top, sum2 = sum;
     FragC O0 = FragC(0.0), O1 = FragC(0.0), P0 = FragC(0.0), P1 = FragC(0.0);
     [[dont_unroll]] for (uint block = begin; block < end; block += kChunk) {
-        if (block + kChunk <= oldest && block >= args.sinks) continue;
-        // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that begins among the
-        // sinks is in place: its ring part is either in its first lap or not visible.)
-        const uint ring_at = (block - min(block, args.sinks)) % args.ring;
-        const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
-        const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
+        if (block + kChunk <= oldest && block >= SINKS) continue;
+        // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. Without a window all are in
+        // place, and so is a block that begins among the sinks: its ring part is in its first lap or not visible.
+        uint slot0 = head_row + block, wrap = kChunk;
+        if (WINDOWED != 0u && block >= args.sinks) {
+            const uint ring_at = (block - args.sinks) % args.ring;
+            slot0 = head_row + args.sinks + ring_at;
+            wrap = args.ring - ring_at;
+        }
         uint key_a = 16u * sub + g, key_b = key_a + 8u;
-        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t,
-            row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t;
+        const uint row_a = SLOT(key_a) * (D_HEAD / 8u) + t, row_b = SLOT(key_b) * (D_HEAD / 8u) + t;
         uvec4 k[4], k1[4], k2[4];   // two further ones are on their way
         KEYS(k1, 0u)
         KEYS(k2, 1u)
@@ -356,7 +364,7 @@ void main() {
         const uint query = first_query + r;
         const uint row = query / PER_KV, h = head * PER_KV + query % PER_KV;
         vec4 gate = vec4(0.0);
-        const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
+        const bool inter = (FLAGS & kAttendInterleaved) != 0u, per_head = (FLAGS & kAttendPerHead) != 0u;
         if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD) / 4u + quad];
         const uint gate_at = args.gate_offset + row * args.gate_stride + h;
         if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);

@@ -19,8 +19,9 @@
 // Spec    LANES 128, 256, 512 or 1024: the same bits, faster where the device allows it. MAX_ROW: rows that this
 //         pipeline can run
 // Sizes   d_key = d_val = 128, 4 convolution taps; fast_delta() in lower.h decides
-// Grid    x: value head. Group LANES = LANES / 8 lane groups; lane group g owns columns g, g + LANES / 8, .. of S, a
-//         lane 16 of a column's 128 keys in registers
+// Grid    x: key head, y: its value heads
+// Group   LANES = LANES / 8 lane groups; lane group g owns columns g, g + LANES / 8, .. of S, a lane 16 of a column's
+//         128 keys in registers
 // Shared  1.5 KiB per row
 // Cost    S is read once, and written once when rows were committed: 128 KiB per head; 8 * 128 * 128 flops per row and
 //         head
@@ -50,6 +51,7 @@ layout(set = 0, binding = 9, std430) writeonly buffer Out { float result[]; };
 const uint GROUPS = LANES / 8u;
 const uint COLS = 128u / GROUPS;
 const uint CHANNELS = 384u;  // q, k and v of this head
+const uint AT_ONCE = MAX_ROW < 4u ? MAX_ROW : 4u;  // rows that the convolution has in flight
 const uint Z_EACH = (MAX_ROW * 128u + LANES - 1u) / LANES;
 
 shared vec4 key_s[MAX_ROW * 64u];    // q (32 vec4) and k (32 vec4) of each row: after silu, then unit length
@@ -68,10 +70,9 @@ void main() {
     const uint n_row = min(step.n_row, MAX_ROW);
     if (n_row == 0u) return;
     const uint t = gl_LocalInvocationIndex, lane = t & 7u, group = t >> 3;
-    const uint h = gl_WorkGroupID.x;
-    const uint r = args.n_head_v / args.n_head_k;
-    const uint hk = args.grouped != 0u ? h / r : h % args.n_head_k;
-    const bool owns_key = args.grouped != 0u ? h % r == 0u : h < args.n_head_k;
+    const uint hk = gl_WorkGroupID.x, nth = gl_WorkGroupID.y;
+    const uint h = args.grouped != 0u ? hk * gl_NumWorkGroups.y + nth : nth * args.n_head_k + hk;
+    const bool owns_key = nth == 0u;
     const uint conv_dim = 2u * args.n_head_k * 128u + args.n_head_v * 128u;
     const uint position = step.position;
 
@@ -87,20 +88,20 @@ void main() {
         z[i] = acts[args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u
             + (t & 127u)];
 
-    // Causal convolution of 4 taps and silu, one channel at a time, four rows in flight; older inputs come
+    // Causal convolution of 4 taps and silu, one channel at a time, AT_ONCE rows in flight; older inputs come
     // from the ring, which this pass's rows join.
     for (uint c = t; c < CHANNELS; c += LANES) {
         const uint channel = channel_of(h, hk, c);
         const vec4 w = conv[channel];
-        float x[7];
+        float x[3u + AT_ONCE];
         [[unroll]] for (uint i = 0u; i < 3u; i++) {
             x[i] = 0.0;
             if (position + i >= 3u) x[i] = ring[((position + i - 3u) % kConvRing) * conv_dim + channel];
         }
-        for (uint row0 = 0u; row0 < n_row; row0 += 4u) {
-            [[unroll]] for (uint i = 0u; i < 4u; i++)
+        for (uint row0 = 0u; row0 < n_row; row0 += AT_ONCE) {
+            [[unroll]] for (uint i = 0u; i < AT_ONCE; i++)
                 x[3u + i] = acts[args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            [[unroll]] for (uint i = 0u; i < AT_ONCE; i++) {
                 const uint row = row0 + i;
                 precise float y = w.x * x[i];
                 y = fma(w.y, x[i + 1u], y);
@@ -112,7 +113,7 @@ void main() {
                 if (c < 256u) key_s[row * 64u + c / 4u][c & 3u] = y;
                 else value_s[row * 128u + c - 256u] = y;
             }
-            [[unroll]] for (uint i = 0u; i < 3u; i++) x[i] = x[i + 4u];
+            [[unroll]] for (uint i = 0u; i < 3u; i++) x[i] = x[i + AT_ONCE];
         }
     }
     if (t >= LANES - n_row) {

@@ -49,7 +49,7 @@ struct Attend {
         q_width = c.n_head * c.d_head * ((c.flags & kAttendInterleaved) != 0 ? 2 : 1);
         kv_width = c.n_head_kv * c.d_head;
         out_width = c.n_head * c.d_head;
-        ring = c.ring != 0 ? c.ring : std::max(c.n + 9, 128u);
+        ring = c.ring != 0 ? c.ring : ceil_div(c.n + 9, kChunk) * kChunk;
         n_tile = (kRows * (c.n_head / c.n_head_kv) + 127) / 128 * 2;
         test::Random random(c.n_head + c.n);
         q = random.normals(size_t(c.n) * q_width);
@@ -230,6 +230,8 @@ struct Attend {
                      {{s::attend_mma::kDHead, c.d_head},
                       {s::attend_mma::kTiles, tiles},
                       {s::attend_mma::kAppend, 1},
+                      {s::attend_mma::kWindowed, args.window > 0},
+                      {s::attend_mma::kFlags, args.flags},
                       {s::attend_mma::kPerKv, per_kv},
                       {s::attend_mma::kUnitM, 16},
                       {s::attend_mma::kUnitN, 8},

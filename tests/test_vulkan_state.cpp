@@ -118,7 +118,7 @@ struct Delta {
         rig.begin();
         if (tentative) {
             rig.run("delta_step", contexts, {{vk::spec::delta_step::kMaxRow, 9}},
-                    {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nv);
+                    {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nk, nv / nk);
         } else {
             DeltaArgs mix = args, scan = args;
             mix.out_stride = scan.z_stride = conv_dim + 2 * nv;

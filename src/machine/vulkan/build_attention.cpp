@@ -121,6 +121,8 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
                                  {{spec::attend_mma::kDHead, a.d_head},
                                   {spec::attend_mma::kTiles, tiles},
                                   {spec::attend_mma::kAppend, 1},
+                                  {spec::attend_mma::kWindowed, p.window > 0},
+                                  {spec::attend_mma::kFlags, p.flags},
                                   {spec::attend_mma::kPerKv, per_kv},
                                   {spec::attend_mma::kUnitM, 16},
                                   {spec::attend_mma::kUnitN, 8},

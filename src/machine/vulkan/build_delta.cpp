@@ -41,7 +41,7 @@ void ListBuilder::delta(const Node& d, const Pass& pass) {
         return dispatch(key_of("delta_step", group, {{spec::delta_step::kMaxRow, rows}}),
                         {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
                          state, term, out},
-                        a, {g.n_head_v}, "delta", state.bytes * 2);
+                        a, {g.n_head_k, g.n_head_v / g.n_head_k}, "delta", state.bytes * 2);
     }
     delta_wide(op, a, pass.n_row);
 }

@@ -63,6 +63,8 @@ namespace attend_mma {
 constexpr SpecId kDHead{0x201};
 constexpr SpecId kTiles{0x202};
 constexpr SpecId kAppend{0x203};
+constexpr SpecId kWindowed{0x204};
+constexpr SpecId kFlags{0x205};
 constexpr SpecId kPerKv{0x206};
 constexpr SpecId kUnitM{0x207};
 constexpr SpecId kUnitN{0x208};
@@ -200,9 +202,9 @@ inline constexpr ShaderContract kShaderContracts[128] = {
     {"attend_join", "kDHead kSplit",
      "step acts part stat result",
      1, 0x6, 5, 0xf, 0x10, 100, {0, 1, 1}, false},
-    {"attend_mma", "kDHead kTiles kAppend kPerKv kUnitM kUnitN kUnitK",
+    {"attend_mma", "kDHead kTiles kAppend kWindowed kFlags kPerKv kUnitM kUnitN kUnitK",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     2, 0x3ce, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
+     2, 0x3fe, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
     {"attend_rows_128", "kKeys kKType kVType kSplit",
      "step query k_cache v_cache part stat",
      3, 0x1e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
