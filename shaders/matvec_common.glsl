@@ -85,7 +85,7 @@ layout(push_constant) uniform Push {
 // number. All sizes are multiples of 16 bytes: a driver was seen to pack shared arrays without the alignment that
 // matrix loads need.
 shared float inv_rms[(X_ROWS + 3u) / 4u * 4u];
-#ifdef MATRIX   // whose sums of squares need no memory
+#ifdef MATRIX   // kEpilogueAdd sums squares by shuffles there
 shared float best_s[EPILOGUE_ == kEpilogueLogits ? 16u * X_ROWS * SLOTS : 4u];
 #else
 shared float best_s[16u * X_ROWS * SLOTS];

@@ -195,7 +195,7 @@ void main() {
         n_tile = min(args.tiles, args.n_tile - tile0);
     n_slot = args.tiles;
     const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
-    // the most that any subgroup has, because all of them meet()
+    // The largest n_own: all subgroups that meet() take as many rounds.
     const uint n_own_max = TEAMS > 1u ? (args.n_col + SPLIT - 1u) / SPLIT : n_own;
     n_piece = min(CHUNK, n_own) * X_ROWS;
     Raw next;
@@ -220,7 +220,7 @@ void main() {
         n_piece = n_here * X_ROWS;
         if (o0 > 0u) meet();
         [[dont_unroll]] for (uint n = team; n < CHUNK * X_ROWS; n += TEAMS) {
-            if (o0 + n > team) load_x(n, sub + o0 * SPLIT, l);   // the first one is here
+            if (o0 + n > team) load_x(n, sub + o0 * SPLIT, l);   // begin_x() loaded the first one
             if (n < n_piece) store_x(n, first, l);
         }
         meet();

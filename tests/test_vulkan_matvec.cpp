@@ -480,6 +480,9 @@ TEST_CASE("the parameters that determine a row's bits do not depend on the row c
                     CHECK(c.tiles <= c.key.constant(s::matvec_mma::kTiles));
                     CHECK(vk::tune_impl::matrix_shared(n, split, c.key.constant(s::matvec_mma::kTiles), chunk, false) <=
                           49152);
+                    const vk::MatvecChoice head = vk::choose_matvec(traits, matrix, t, n, true, vk::Epilogue::logits);
+                    CHECK(vk::tune_impl::matrix_shared(n, split, head.key.constant(s::matvec_mma::kTiles), 1, true) <=
+                          49152);
                 }
             }
 }

@@ -197,8 +197,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     // Fill whole waves. A workgroup gets as many tile rows as fill them evenly, because it loads x only once. Measured
     // on an H100 (driver 580): one wave too many costs 10 to 20 %.
     const uint32_t wave = cores * std::max(1u, tune_impl::kCoreSubgroups / (split * teams));
-    const uint32_t widest = std::min(tiles_max, room);
-    uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * widest));
+    uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * std::min(tiles_max, room)));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
     // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
     // time and should take few workgroups, because most of their subgroups have no column to work on.
