@@ -35,12 +35,16 @@
 #define MINS
 #endif
 
-// Of a row with SIX, as integers in two halves: scales 2 p and 2 p + 1, and minimums t and t + 4. One minimum.
+// Of a row with SIX, as integers in two halves: scales 2 p and 2 p + 1, and minimums t and t + 4. Minimums 2 p and
+// 2 p + 1.
 uint two_scales(uvec4 head, uint p) { return ((p < 2u ? head.y : head.z) >> (8u * (p & 1u))) & 0x003f003fu; }
 uint two_minimums(uvec4 head, uint t) {
     return ((head.w >> (4u * t)) & 0x000f000fu) | (((t < 2u ? head.y : head.z) >> (8u * (t & 1u) + 2u)) & 0x00300030u);
 }
-uint minimum(uvec4 head, uint b) { return (two_minimums(head, b & 3u) >> (16u * (b >> 2))) & 63u; }
+vec2 next_minimums(uvec4 head, uint p) {
+    const uint low = head.w >> (8u * p), high = ((p & 1u) == 0u ? head.y : head.z) >> (16u * (p >> 1));
+    return vec2(float((low & 15u) | ((high >> 2) & 0x30u)), float(((low >> 4) & 15u) | ((high >> 10) & 0x30u)));
+}
 
 #ifdef FIVE
 // The fifth bits of columns 2 p and 2 p + 1 of block h, k = 2 h + p, above their low (bit 4) or high (bit 8) nibbles.
@@ -78,7 +82,8 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16));
 #ifdef SIX
         const float s = d.x * float((two_scales(head, b >> 1) >> (16u * (b & 1u))) & 63u);
-        const float m = d.y * float(minimum(head, b));
+        const vec2 both = next_minimums(head, b >> 1);
+        const float m = d.y * ((b & 1u) == 0u ? both.x : both.y);
 #else
         const float s = unpackHalf2x16(head[b >> 1] >> (16u * (b & 1u))).x;
 #endif
@@ -248,7 +253,7 @@ void share_scales(Share r, uint kb, out vec2 s, out vec2 m) {
     const uint sc = two_scales(r.head, kb);
     const vec2 d = unpackHalf2x16(r.head.x) * WEIGHT_FACTOR;
     s = d.x * vec2(float(sc & 255u), float(sc >> 16));
-    m = d.y * vec2(float(minimum(r.head, 2u * kb)), float(minimum(r.head, 2u * kb + 1u)));
+    m = d.y * next_minimums(r.head, kb);
 #else
     s = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
 #ifdef PAIRS
