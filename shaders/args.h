@@ -2,6 +2,7 @@
 //
 // The step buffer, one per context, is bound wherever a kernel needs the rows of the pass:
 //   word 0             StepState
+//   word kChainWord    counters of chained dispatches (chain.glsl)
 //   word kHistoryWord  history [kHistory]: the token at position p is at word kHistoryWord + p mod kHistory. The tokens
 //                      of a pass are there before it runs: row i runs history[position + token_shift + i]. Rejected
 //                      drafts are overwritten, because tokens are found by position.
@@ -15,7 +16,7 @@
 #ifndef AUSPEX_SHADERS_ARGS_H
 #define AUSPEX_SHADERS_ARGS_H
 
-#include "shared.h"
+#include "chain_args.h"
 
 AUSPEX_SHARED_BEGIN
 
@@ -180,6 +181,7 @@ struct DeltaArgs {
     uint a_stride;
     uint out_offset;  // [row, n_head_v * d_val]
     uint out_stride;
+    ChainArgs chain;  // delta_step
 };
 
 // ------------------------------------------------------------------------------------ attention
@@ -211,6 +213,7 @@ struct AttendArgs {
     uint count_stride;  // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
     uint n_part;        // prompts: partials of a kv head for which there is room, a multiple of kAttendRound
     uint round;         // prompts: which of the rounds
+    ChainArgs chain;    // attend_mma
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
@@ -249,8 +252,9 @@ AUSPEX_CONST uint kSampleUnless = 2;   // all, but a token that was sampled befo
 
 #ifdef __cplusplus
 static_assert(sizeof(SampleArgs) == 48, "a new field of AUSPEX_SAMPLING takes the place of a spare word");
-static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord,
-              "the state block is 4 KiB");
+static_assert(sizeof(StepState) == 4 * kStateWords && kStateWords <= kChainWord &&
+                  kChainWord + kChainCount == kHistoryWord,
+              "the state block, counters and the history follow each other");
 static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");
 static_assert(sizeof(StepArgs) <= 128 && sizeof(DeltaArgs) <= 128 && sizeof(AttendArgs) <= 128, "push constants");
 #endif

@@ -4,7 +4,7 @@
 // Formula, buffers, push constants and CPU counterpart as in attend_step.comp, but
 //         10 count  u32 [n_head_kv, x, count_stride]: finished sets, then chunks of each set; 0 before and after
 // Spec    D_HEAD 256. TILES: of 8 queries, 1 or 2. APPEND, PER_KV as in attend_step.comp. WINDOWED: 0 if args.window
-//         is 0. FLAGS: args.flags. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
+//         is 0. FLAGS: args.flags. CHAINED: chain.glsl, with the counters in buffer 0. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
 // Grid    x: at least ceil(n_row * PER_KV / (8 TILES)), y: kv head, z: at least the chunks that the pass sees (surplus
 //         workgroups return at once). Group 256: 8 full subgroups of 32
 // Shared  21 KiB a tile
@@ -40,6 +40,7 @@ layout(constant_id = 6) const uint PER_KV = 1;
 layout(constant_id = 7) const uint UNIT_M = 16u;
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
+layout(constant_id = 10) const uint CHAINED = 0u;
 #define WINDOWED WINDOWED_
 #define FLAGS FLAGS_
 const uint TILE = 8u, ROOM = TILE * TILES, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
@@ -47,12 +48,16 @@ layout(local_size_x_id = 0) in;
 #define ACTS vec4
 #define K_UNIT uvec4
 #define CACHE coherent
+#define READ readonly coherent   // what the stage before may have written: chain.glsl
 #define APPENDS
 #include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
 layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
 layout(set = 0, binding = 10, std430) coherent buffer Count { uint count[]; };
+layout(set = 0, binding = 0, std430) coherent buffer Words { uint words[]; };
+#define CHAIN_WORDS words
+#include "chain.glsl"
 const uint LANE_GROUPS = GROUP / 8u, QUADS = 64u, STREAMS = GROUP / QUADS, AT_ONCE = STREAMS;
 const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: queries, weights
 
@@ -187,11 +192,17 @@ vec2 lanes_sum(vec2 x) {  // over the lanes with the same queries
 
 void main() {
     const uint n_row = step.n_row;
-    if (n_row == 0u) return;
+    if (n_row == 0u) {
+        chain_skip();
+        return;
+    }
     const uint position = step.position;
     const Chunks seen = chunks_seen(position, n_row, WINDOW, SINKS, step.first_key);
     const uint n_chunk = chunks_count(seen), n_query = n_row * PER_KV, first_query = gl_WorkGroupID.x * ROOM;
-    if (gl_WorkGroupID.z >= n_chunk || first_query >= n_query) return;
+    if (gl_WorkGroupID.z >= n_chunk || first_query >= n_query) {
+        chain_skip();
+        return;
+    }
     const uint x = n_chunk - 1u - gl_WorkGroupID.z;  // the longest chunks first
     const uint chunk = chunks_at(seen, x), head = gl_WorkGroupID.y;
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
@@ -202,6 +213,7 @@ void main() {
     const uint oldest = oldest_key(position);
     const uint head_row = head * args.capacity;
 
+    chain_wait();
     // This pass's rows that lie in this chunk, whose keys and values join the caches, then the queries.
     const uint first = max(begin, position) - position, last = end > position ? end - position : 0u;
     const uint n_new = APPEND != 0u && last > first ? last - first : 0u, key_turns = (n_new + AT_ONCE - 1u) / AT_ONCE;
@@ -330,7 +342,10 @@ void main() {
             ends_s[0] = ends ? 1u : 0u;
         }
         barrier();
-        if (ends_s[0] == 0u) return;
+        if (ends_s[0] == 0u) {
+            chain_done();
+            return;
+        }
         memoryBarrierBuffer();
         [[dont_unroll]] for (uint r = stream; r < n_real; r += STREAMS) {
             const uint query = first_query + r, at = (query / PER_KV)
@@ -378,4 +393,5 @@ void main() {
         }
         result[(args.out_offset + row * args.out_stride + h * D_HEAD) / 4u + quad] = y;
     }
+    chain_done();
 }

@@ -5,13 +5,17 @@
 //   ACTS      element type of activations and norm weights: float, or vec4 where offsets are multiples of 4
 //   K_UNIT    element type of the key cache: uvec2, or uvec4 where a key is read 16 bytes at a time
 //   CACHE     access to the caches: readonly, writeonly, or coherent (read and written)
+//   READ      access to activations; readonly without it
 //   APPENDS   the kernel normalises, rotates and stores keys (buffers 2 .. 6); else it reads queries that kv_append or
 //             kv_any left (buffers 2 .. 5)
 // and includes step_common.glsl. It declares its specialization constants and the buffers that it alone has.
 
+#ifndef READ
+#define READ readonly
+#endif
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { ACTS acts[]; };
+layout(set = 0, binding = 1, std430) READ buffer Acts { ACTS acts[]; };
 #ifdef APPENDS
 layout(set = 0, binding = 2, std430) readonly buffer QNorm { ACTS q_norm[]; };
 layout(set = 0, binding = 3, std430) readonly buffer KNorm { ACTS k_norm[]; };

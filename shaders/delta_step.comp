@@ -4,7 +4,7 @@
 //
 // Formula c = silu(conv(u)); q, k = c / |c|; S = decay * S + beta * (v - decay * S k) k'; out = norm * S q / rms(S q)
 //         * silu(z)
-// Buffers 0 step   StepState                                       read
+// Buffers 0 step   StepState, and counters of chain.glsl           read; counters written
 //         1 acts   f32: u, z, beta, alpha at their offsets         read
 //         2 conv   f32 [conv_dim, 4]                               read
 //         3 dt     f32 [n_head_v]                                  read
@@ -17,7 +17,7 @@
 //         9 out    f32 at its offset                               written
 // Push    DeltaArgs
 // Spec    LANES 128, 256, 512 or 1024: the same bits, faster where the device allows it. MAX_ROW: rows that this
-//         pipeline can run
+//         pipeline can run. CHAINED: chain.glsl
 // Sizes   d_key = d_val = 128, 4 convolution taps; fast_delta() in lower.h decides
 // Grid    x: key head, y: its value heads
 // Group   LANES = LANES / 8 lane groups; lane group g owns columns g, g + LANES / 8, .. of S, a lane 16 of a column's
@@ -35,10 +35,13 @@
 
 layout(constant_id = 0) const uint LANES = 256;
 layout(constant_id = 1) const uint MAX_ROW = 9;
+layout(constant_id = 2) const uint CHAINED = 0u;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { DeltaArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 0, std430) coherent buffer Words { uint words[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
+layout(set = 0, binding = 1, std430) readonly coherent buffer ChainedActs { float chained_acts[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Conv { vec4 conv[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Dt { float dt[]; };
 layout(set = 0, binding = 4, std430) readonly buffer A { float a[]; };
@@ -47,6 +50,9 @@ layout(set = 0, binding = 6, std430) buffer Ring { float ring[]; };
 layout(set = 0, binding = 7, std430) buffer State { vec4 state[]; };
 layout(set = 0, binding = 8, std430) buffer Term { float term[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer Out { float result[]; };
+
+#define CHAIN_WORDS words
+#include "chain.glsl"
 
 const uint GROUPS = LANES / 8u;
 const uint COLS = 128u / GROUPS;
@@ -60,6 +66,11 @@ shared float decay_of[MAX_ROW];
 shared float beta_of[MAX_ROW];
 shared float unit_of[MAX_ROW];
 
+float act(uint i) {
+    if (CHAINED != 0u) return chained_acts[i];
+    return acts[i];
+}
+
 uint channel_of(uint h, uint hk, uint c) {
     uint d_key_all = args.n_head_k * 128u;
     return c < 128u ? hk * 128u + c : c < 256u ? d_key_all + hk * 128u + (c - 128u)
@@ -68,7 +79,10 @@ uint channel_of(uint h, uint hk, uint c) {
 
 void main() {
     const uint n_row = min(step.n_row, MAX_ROW);
-    if (n_row == 0u) return;
+    if (n_row == 0u) {
+        chain_skip();
+        return;
+    }
     const uint t = gl_LocalInvocationIndex, lane = t & 7u, group = t >> 3;
     const uint hk = gl_WorkGroupID.x, nth = gl_WorkGroupID.y;
     const uint h = args.grouped != 0u ? hk * gl_NumWorkGroups.y + nth : nth * args.n_head_k + hk;
@@ -82,11 +96,12 @@ void main() {
         [[unroll]] for (uint m = 0u; m < 4u; m++)
             s[c][m] = state[(h * 128u + group + c * GROUPS) * 32u + m * 8u + lane];
 
+    chain_wait();
     // What ends the kernel is fetched now: z of column t & 127 in rows t / 128, t / 128 + LANES / 128, ...
     float z[Z_EACH];
     [[unroll]] for (uint i = 0u; i < Z_EACH; i++)
-        z[i] = acts[args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u
-            + (t & 127u)];
+        z[i] = act(args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u
+            + (t & 127u));
 
     // Causal convolution of 4 taps and silu, one channel at a time, AT_ONCE rows in flight; older inputs come
     // from the ring, which this pass's rows join.
@@ -100,7 +115,7 @@ void main() {
         }
         for (uint row0 = 0u; row0 < n_row; row0 += AT_ONCE) {
             [[unroll]] for (uint i = 0u; i < AT_ONCE; i++)
-                x[3u + i] = acts[args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel];
+                x[3u + i] = act(args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel);
             [[unroll]] for (uint i = 0u; i < AT_ONCE; i++) {
                 const uint row = row0 + i;
                 precise float y = w.x * x[i];
@@ -118,10 +133,10 @@ void main() {
     }
     if (t >= LANES - n_row) {
         const uint row = t - (LANES - n_row);
-        precise float x = acts[args.a_offset + row * args.a_stride + h] + dt[h];
+        precise float x = act(args.a_offset + row * args.a_stride + h) + dt[h];
         precise float g = a[h] * softplus(x);
         decay_of[row] = exp(g);
-        beta_of[row] = sigmoid(acts[args.b_offset + row * args.b_stride + h]);
+        beta_of[row] = sigmoid(act(args.b_offset + row * args.b_stride + h));
     }
 
     const uint d_term = args.n_head_v * 257u, half_term = kMaxRows * d_term;
@@ -227,4 +242,5 @@ void main() {
         o = o * silu(z[i]);
         result[args.out_offset + row * args.out_stride + h * 128u + c] = o;
     }
+    chain_done();
 }

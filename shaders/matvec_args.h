@@ -2,7 +2,7 @@
 // Offsets and strides count floats; those of x must be multiples of 4.
 #ifndef AUSPEX_SHADERS_MATVEC_ARGS_H
 #define AUSPEX_SHADERS_MATVEC_ARGS_H
-#include "shared.h"
+#include "chain_args.h"
 
 AUSPEX_SHARED_BEGIN
 
@@ -39,6 +39,7 @@ struct MatvecArgs {
     uint d_slot;                  // kRoleRow, kRoleShared: values of x for each pair, 256 times its column tiles
     uint n_score, flags;          // experts of the layer, kRoute... (moe_args.h)
     float scale;
+    ChainArgs chain;  // matvec_mma
 };
 
 // Row i of the step takes row ids[id_offset + i] of the matrix, or its token's when in_step is set.

@@ -9,6 +9,7 @@
 //         6 out       kEpilogueAdd: f32 [X_ROWS, d_out / 16], sums of squares of 16 values of y each
 //                     kEpilogueLogits: (f32 bits, id) [X_ROWS, n_group], the largest of each workgroup
 //                                                                               written
+//         8 words     the step buffer, for chain.glsl        (CHAINED)          counters read and written
 // moe_columns.glsl says what experts read instead. A buffer that a variant does not use may be bound to anything.
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint X_ROWS = 1u;        // rows of x
@@ -19,6 +20,7 @@ layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
 // core's instruction cache, so stages that share code miss less often.
 layout(constant_id = 4) const uint NORM_ = 0u;
 layout(constant_id = 5) const uint EPILOGUE_ = 0u;
+layout(constant_id = 13) const uint CHAINED = 0u;   // chain.glsl
 #define NORM (NORM_ == kNormAny ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
 #define EPILOGUE (EPILOGUE_ == kEpilogueAny ? args.mode & 3u : EPILOGUE_)
 #else
@@ -31,6 +33,7 @@ layout(constant_id = 5) const uint EPILOGUE = 0u;
 // Measured on an H100: 0.4 us of a stage's 6 us.
 #define BUFFER(binding_, access, Name, type, name) layout(buffer_reference, std430, buffer_reference_align = 16) \
     access buffer Name { type name[]; };
+#define READ_ readonly coherent   // what the stage before may have written: chain.glsl
 #define UNITS at_w.w
 #define X at_x.x
 #define NORMS at_norm.norm
@@ -42,6 +45,7 @@ layout(constant_id = 5) const uint EPILOGUE = 0u;
 #else
 #define BUFFER(binding_, access, Name, type, name) layout(set = 0, binding = binding_, std430) access buffer Name { \
     type name[]; };
+#define READ_ readonly
 #define UNITS w
 #define X x
 #define NORMS norm
@@ -52,15 +56,16 @@ layout(constant_id = 5) const uint EPILOGUE = 0u;
 #define CHOICE(i) (ROLE == kRoleRow ? choice_row[i] : choice[i])
 #endif
 BUFFER(0, readonly, W_, uvec4, w)
-BUFFER(1, readonly, X_, vec4, x)
+BUFFER(1, READ_, X_, vec4, x)
 BUFFER(2, readonly, N_, vec4, norm)
-BUFFER(3, readonly, P_, float, squares)
+BUFFER(3, READ_, P_, float, squares)
 BUFFER(4, writeonly, Y_, float, y)
-BUFFER(5, readonly, R_, float, residual)
+BUFFER(5, READ_, R_, float, residual)
 BUFFER(6, writeonly, O_, float, out_)
 #ifdef MATRIX
-BUFFER(5, , C_, uvec2, choice)
+BUFFER(5, coherent, C_, uvec2, choice)
 BUFFER(7, readonly, Bias_, float, bias)
+BUFFER(8, coherent, Words_, uint, words)
 #else
 BUFFER(5, readonly, C_, uvec2, choice)
 BUFFER(3, readonly, CR_, uvec2, choice_row)
@@ -76,8 +81,13 @@ layout(push_constant) uniform Push {
     R_ at_residual;
     O_ at_out;
     Bias_ at_bias;   // moe_columns.glsl
+    Words_ at_words;   // the step buffer, for chain.glsl
 #endif
 };
+#ifdef MATRIX
+#define CHAIN_WORDS at_words.words
+#include "chain.glsl"
+#endif
 
 #include "moe_columns.glsl"
 

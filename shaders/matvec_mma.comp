@@ -6,7 +6,7 @@
 // Spec    X_ROWS: rows of x, at most 8; one to eight take about the same time, so nine run as five and four. SPLIT,
 //         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a team's subgroup multiplies by at
 //         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. TEAMS: teams of SPLIT subgroups; 1 unless ROLE is kRoleNone. ROLE,
-//         SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES, CHUNK and TEAMS
+//         SUBGROUP_SCORES: moe_columns.glsl. CHAINED: chain.glsl. tune.h chooses TILES, CHUNK and TEAMS
 // Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT * TEAMS, in full subgroups of 32. A workgroup computes
 //         args.tiles row tiles, team i those from i in steps of TEAMS; a team's subgroup s takes column tiles s,
 //         s + SPLIT, .. of them. The subgroups s of all teams load the x of CHUNK column tiles into shared memory,
@@ -203,15 +203,29 @@ void main() {
         // Where an expert is chosen for the only row, x is known before: the first subgroup chooses, and the others see
         // to x meanwhile. One copy of each part, because code is what this waits for.
         const bool late = ROLE == kRoleExpert && sub != 0u;
+        if (ROLE != kRoleNone) chain_wait();
         [[dont_unroll]] for (uint turn = 0u; turn < (late ? 1u : 2u); turn++) {
-            if (turn == (late ? 0u : 1u)) begin_x(me, team, sub, tile0);
+            if (turn == (late ? 0u : 1u)) {
+                if (ROLE == kRoleNone) chain_wait();
+                begin_x(me, team, sub, tile0);
+            }
             if (turn > 0u) break;
-            if (ROLE != kRoleNone && !open_columns(me, GROUP)) return;
+            if (ROLE != kRoleNone && !open_columns(me, GROUP)) {
+                chain_done();
+                return;
+            }
             if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
         }
     } else {
-        if (ROLE != kRoleNone && !open_columns(me, GROUP)) return;
+        if (ROLE != kRoleNone) {
+            chain_wait();
+            if (!open_columns(me, GROUP)) {
+                chain_done();
+                return;
+            }
+        }
         if (n_own > 0u && team < n_tile) next = fetch(tile_of(tile0 + team, sub) * TILE, l);
+        if (ROLE == kRoleNone) chain_wait();
         begin_x(me, team, sub, tile0);
     }
 
@@ -263,4 +277,5 @@ void main() {
     }
     barrier();
     write_tiles(me, GROUP, tile0, true, true);
+    chain_done();
 }

@@ -5,7 +5,7 @@
 // experts have their arguments in matvec_args.h and gemm_args.h.
 #ifndef AUSPEX_SHADERS_MOE_ARGS_H
 #define AUSPEX_SHADERS_MOE_ARGS_H
-#include "shared.h"
+#include "chain_args.h"
 
 AUSPEX_SHARED_BEGIN
 
@@ -27,6 +27,7 @@ struct RouterArgs {
     float scale;
     uint n_row;
     uint from_step;  // 1: run only as many of the rows as StepState::n_row says
+    ChainArgs chain;  // moe_router
 };
 AUSPEX_CONST uint kRouteSigmoid = 1;  // scores by sigmoid instead of softmax
 AUSPEX_CONST uint kRouteNormalise = 2;

@@ -160,6 +160,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../shaders/shared.h"
 #include "../shaders/any_args.h"
+#include "../shaders/chain_args.h"
 #include "../shaders/args.h"
 #include "../shaders/gemm_args.h"
 #include "../shaders/matvec_args.h"

@@ -235,7 +235,8 @@ struct Attend {
                       {s::attend_mma::kPerKv, per_kv},
                       {s::attend_mma::kUnitM, 16},
                       {s::attend_mma::kUnitN, 8},
-                      {s::attend_mma::kUnitK, 16}},
+                      {s::attend_mma::kUnitK, 16},
+                      {s::attend_mma::kChained, rig.vulkan.gpu->traits.starts_in_order}},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
             rig.commands.dispatch(ceil_div(kMaxRows * per_kv, 8 * tiles), c.n_head_kv, n_chunk);
         }

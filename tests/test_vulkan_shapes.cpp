@@ -523,13 +523,13 @@ TEST_CASE("a quirk turns off what it names on the devices that it names, and the
     REQUIRE(text_on(plain, bytes, &want).ok());
     const vk::DeviceTraits& is = plain->gpu->traits;
     const uint32_t all = vk::kNoTimeline | vk::kNoMatrix | vk::kNoDot | vk::kNoHalf | vk::kNoSmallBuffers |
-                         vk::kNoAddresses | vk::kNoShuffle | vk::kShortLoops;
+                         vk::kNoAddresses | vk::kNoShuffle | vk::kShortLoops | vk::kNoChain;
     const std::vector<vk::Quirk> here = {
         {"an invented fault", all, is.driver_id, is.vendor_id, is.device_id, is.driver_version + 1}};
     const vk::OpenDeviceRef opened = open_shape(kAsItIs, 0, here).value();
     const vk::DeviceTraits& t = opened->gpu->traits;
     CHECK_FALSE((t.timeline || t.matrix_khr || t.matrix_nv || t.dot || t.float16 || t.storage8 || t.storage16));
-    CHECK_FALSE((t.addresses || t.shuffle()));
+    CHECK_FALSE((t.addresses || t.shuffle() || t.starts_in_order));
     CHECK(t.short_loops);
     CHECK(opened->gpu->report().find("an invented fault") != std::string::npos);
     REQUIRE(text_on(opened, bytes, &text).ok());

@@ -34,6 +34,7 @@ struct Delta {
     Rig rig;
     u32 step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out, mixed;
     DeltaArgs args{};
+    u32 chained = 0;  ///< specialization constant CHAINED of delta_step
 
     Delta(test::Vulkan& v, u32 n_head_k, u32 n_head_v, bool in_groups, u32 n_token)
         : nk(n_head_k),
@@ -52,7 +53,7 @@ struct Delta {
         dt = random.normals(nv);
         norm = random.normals(128);
         for (u32 h = 0; h < nv; h++) decay.push_back(-0.05f - std::fabs(random.normal()));
-        args = {nk, nv, grouped ? 1u : 0u, 1e-6f, 0, conv_dim, 0, d_out, 0, nv, 0, nv, 0, d_out};
+        args = {nk, nv, grouped ? 1u : 0u, 1e-6f, 0, conv_dim, 0, d_out, 0, nv, 0, nv, 0, d_out, {}};
         args.z_offset = kRows * conv_dim;
         args.b_offset = args.z_offset + kRows * d_out;
         args.a_offset = args.b_offset + kRows * nv;
@@ -117,7 +118,8 @@ struct Delta {
     void record(bool tentative, u32 contexts) {
         rig.begin();
         if (tentative) {
-            rig.run("delta_step", contexts, {{vk::spec::delta_step::kMaxRow, 9}},
+            rig.run("delta_step", contexts,
+                    {{vk::spec::delta_step::kMaxRow, 9}, {vk::spec::delta_step::kChained, chained}},
                     {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nk, nv / nk);
         } else {
             DeltaArgs mix = args, scan = args;
@@ -198,6 +200,24 @@ TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or amo
                                                     {9, 9, true}});
         CHECK(same_bits(one, mixed));
         CHECK(same_bits(one, delta.run({{9, 9, true}, {9, 9, true}, {9, 9, true}, {9, 9, true}}, 128)));
+    }
+    vulkan->finish();
+}
+
+TEST_CASE("a chained DeltaNet kernel has the same bits, and its workgroups count themselves") {
+    const auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    {
+        Delta delta(*vulkan, 2, 4, false, 9);
+        const std::vector<float> plain = delta.run({{4, 4, true}, {1, 1, true}, {4, 4, true}});
+        delta.chained = 1;
+        delta.args.chain.done_word = kChainWord + 5;
+        CHECK(same_bits(delta.run({{4, 4, true}, {1, 1, true}, {4, 4, true}}), plain));
+        u32* words = delta.rig.at<u32>(delta.step);
+        CHECK(words[kChainWord + 5] == 3 * 4);
+        words[0] = 0;  // no rows
+        delta.rig.go();
+        CHECK(words[kChainWord + 5] == 4 * 4);
     }
     vulkan->finish();
 }

@@ -126,10 +126,11 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
                                   {spec::attend_mma::kPerKv, per_kv},
                                   {spec::attend_mma::kUnitM, 16},
                                   {spec::attend_mma::kUnitN, 8},
-                                  {spec::attend_mma::kUnitK, 16}});
+                                  {spec::attend_mma::kUnitK, 16},
+                                  {spec::attend_mma::kChained, chained_}});
         key.subgroup_size = traits_.subgroup_size_control ? 32 : 0;
         key.full_subgroups = traits_.full_subgroups;
-        return dispatch(key, regions, p, {ceil_div(n_queries, 8 * tiles), a.n_head_kv, kv.n_chunk}, "attend");
+        return dispatch_chained(key, regions, p, {ceil_div(n_queries, 8 * tiles), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t tile = n_queries > kAttendTile && kv.shape.n_row() > kAttendLong ? kAttendLongTile : kAttendTile;

@@ -38,10 +38,11 @@ void ListBuilder::delta(const Node& d, const Pass& pass) {
         const uint32_t rows = pass.n_row == 1 ? 1 : pass.n_row <= 4 ? 4 : args::kMaxRows;
         const uint32_t group = traits_.is_cpu() ? 128 : traits_.max_group_invocations >= 1024 ? 1024 : 256;
         uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}});
-        return dispatch(key_of("delta_step", group, {{spec::delta_step::kMaxRow, rows}}),
-                        {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
-                         state, term, out},
-                        a, {g.n_head_k, g.n_head_v / g.n_head_k}, "delta", state.bytes * 2);
+        return dispatch_chained(
+            key_of("delta_step", group, {{spec::delta_step::kMaxRow, rows}, {spec::delta_step::kChained, chained_}}),
+            {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring, state, term,
+             out},
+            a, {g.n_head_k, g.n_head_v / g.n_head_k}, "delta", state.bytes * 2);
     }
     delta_wide(op, a, pass.n_row);
 }

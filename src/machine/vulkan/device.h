@@ -138,6 +138,9 @@ struct DeviceTraits {
     bool device_mapped = false;           ///< type_device can be written by the host directly
     bool borrowed = false;
     bool short_loops = false;  ///< kShortLoops of quirks.h
+    /// The workgroups of a dispatch start only when all of the dispatches before it have: stages may wait for each
+    /// other by counters instead of barriers (chain.glsl). Vulkan has no property for it; NVIDIA's driver is known to.
+    bool starts_in_order = false;
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
     /// The one memory is cut into two heaps by the driver: what the first has no room for goes to the heap of uploads,
     /// which the device reads as fast.

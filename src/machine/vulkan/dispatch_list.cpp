@@ -1,7 +1,9 @@
 #include "dispatch_list.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/args.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -72,6 +74,77 @@ void DispatchList::barrier(uint32_t before, uint32_t after) {
     entries_.push_back(e);
 }
 
+// ---------------------------------------------------------------------------------------- chains
+
+void DispatchList::may_chain(size_t args_at) {
+    AUSPEX_ASSERT(!entries_.empty() && args_at > 0 && args_at % 4 == 0);
+    entries_.back().chain_word = static_cast<uint32_t>(args_at / 4);
+}
+
+/// The barrier that ends the stage of entry `first`, or the number of entries.
+size_t DispatchList::stage_end(size_t first) const {
+    while (first < entries_.size() && entries_[first].kind != Entry::Kind::barrier) ++first;
+    return first;
+}
+
+/// A stage may count its workgroups, and wait for those of the stage before.
+bool DispatchList::chains(size_t first, size_t end) const {
+    return first < end && std::all_of(entries_.begin() + static_cast<std::ptrdiff_t>(first),
+                                      entries_.begin() + static_cast<std::ptrdiff_t>(end),
+                                      [](const Entry& e) { return e.chain_word != 0; });
+}
+
+void DispatchList::chain(const Region& step) {
+    auto args_of = [&](size_t i) { return &words_[entries_[i].first_word + entries_[i].chain_word]; };
+    std::vector<Entry> kept;
+    uint32_t n = 0;
+    for (size_t from = 0, at = stage_end(0); from < entries_.size(); from = at + 1, at = stage_end(from)) {
+        kept.insert(kept.end(), entries_.begin() + static_cast<std::ptrdiff_t>(from),
+                    entries_.begin() + static_cast<std::ptrdiff_t>(at));
+        if (at == entries_.size()) break;
+        const Entry& barrier = entries_[at];
+        const size_t end = stage_end(at + 1);
+        const bool between_kernels = barrier.sync_before == kSyncCompute && barrier.sync_after == kSyncCompute;
+        if (!between_kernels || !chains(from, at) || !chains(at + 1, end) || n == args::kChainCount) {
+            kept.push_back(barrier);
+            continue;
+        }
+        const uint32_t word = args::kChainWord + n++;
+        uint32_t n_group = 0;
+        for (size_t i = from; i < at; ++i) {
+            const Grid& g = entries_[i].grid;
+            n_group += g.x * g.y * g.z;
+            args_of(i)[offsetof(args::ChainArgs, done_word) / 4] = word;
+        }
+        for (size_t i = at + 1; i < end; ++i) {
+            args_of(i)[offsetof(args::ChainArgs, await_word) / 4] = word;
+            args_of(i)[offsetof(args::ChainArgs, n_await) / 4] = n_group;
+        }
+    }
+    entries_ = std::move(kept);
+    if (n > 0) zero_counters(step.part(4 * args::kChainWord, 4 * n));
+}
+
+/// Before the first stage that counts: beside what runs before it, or else with a barrier of its own.
+void DispatchList::zero_counters(const Region& counters) {
+    Entry fill;
+    fill.kind = Entry::Kind::fill;
+    fill.first_region = static_cast<uint32_t>(regions_.size());
+    fill.n_region = 1;
+    regions_.push_back(counters);
+    const size_t first = stage_end(0);
+    if (first < entries_.size() && !chains(0, first)) {
+        entries_[first].sync_before |= kSyncTransfer;
+        entries_.insert(entries_.begin(), fill);
+        return;
+    }
+    Entry barrier;
+    barrier.kind = Entry::Kind::barrier;
+    barrier.sync_before = kSyncTransfer;
+    barrier.sync_after = kSyncCompute;
+    entries_.insert(entries_.begin(), {fill, barrier});
+}
+
 // --------------------------------------------------------------------------------------- read it
 
 uint32_t DispatchList::n_dispatch() const {
@@ -132,6 +205,7 @@ std::string DispatchList::text() const {
                 break;
             }
             case Entry::Kind::copy: s += "copy     "; break;
+            case Entry::Kind::fill: s += "fill     "; break;
             case Entry::Kind::barrier:
                 s += e.sync_after & kSyncTransfer ? "barrier   to kernels and copies" : "barrier";
                 break;
@@ -184,6 +258,7 @@ Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids,
                 break;
             }
             case Entry::Kind::copy: commands->copy(regions(e)[0], regions(e)[1]); break;
+            case Entry::Kind::fill: commands->fill(regions(e)[0], 0); break;
             case Entry::Kind::barrier: commands->barrier(e.sync_before, e.sync_after); break;
         }
     }

@@ -23,11 +23,12 @@ struct Grid {
 class DispatchList {
   public:
     struct Entry {
-        enum class Kind : uint8_t { dispatch, copy, barrier };
+        enum class Kind : uint8_t { dispatch, copy, fill, barrier };
         Kind kind = Kind::dispatch;
         uint32_t key = 0;                          ///< dispatch: index into keys()
-        uint32_t first_region = 0, n_region = 0;   ///< dispatch: bindings 0, 1, ...; copy: destination, source
+        uint32_t first_region = 0, n_region = 0;   ///< dispatch: bindings 0, 1, ...; copy: destination, source; fill: 1
         uint32_t first_word = 0, n_word = 0;       ///< dispatch: push constants
+        uint32_t chain_word = 0;                   ///< dispatch: where its ChainArgs are among them; 0: it has none
         Grid grid;                                 ///< dispatch
         uint32_t sync_before = 0, sync_after = 0;  ///< barrier: Sync bits
         const char* label = "";                    ///< dispatch: kernel class, for profiles; a string literal
@@ -54,6 +55,12 @@ class DispatchList {
                   const Grid& grid, const char* label, uint64_t bytes);
     void copy(const Region& to, const Region& from);
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
+    /// The last dispatch may be chained (chain.glsl): its kernel waits and counts as the ChainArgs say that are at this
+    /// byte of its push constants.
+    void may_chain(size_t args_at);
+    /// Removes the barriers between stages that may be chained, which then wait by counters in the step buffer. For
+    /// devices whose DeviceTraits::starts_in_order is set.
+    void chain(const Region& step);
 
     Span<const Entry> entries() const { return entries_; }
     /// The pipelines it needs, each once.
@@ -80,6 +87,9 @@ class DispatchList {
 
   private:
     uint32_t key_index(const PipelineKey& key);
+    size_t stage_end(size_t first) const;
+    bool chains(size_t first, size_t end) const;
+    void zero_counters(const Region& counters);
     std::vector<PipelineKey> keys_;
     std::vector<uint64_t> key_hashes_;  ///< of keys_
     std::vector<Entry> entries_;

@@ -22,14 +22,15 @@ ListBuilder::ListBuilder(const VulkanModel& model, const Buffers& buffers)
       plan_(*model.plan),
       traits_(model.device->gpu->traits),
       matrix_(model.device->matrix && !model.small()),
-      gemm_matrix_(model.device->gemm_matrix) {
+      gemm_matrix_(model.device->gemm_matrix),
+      chained_(matrix_ && traits_.starts_in_order) {
     for (const Tape* tape : plan_.tapes()) {
         for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
     }
 }
 
-Result<DispatchList> ListBuilder::build(const Piece& piece) {
+Result<DispatchList> ListBuilder::build(const Piece& piece, bool chain) {
     packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
     reads_.clear();
     writes_.clear();
@@ -37,6 +38,7 @@ Result<DispatchList> ListBuilder::build(const Piece& piece) {
     status_ = Status();
     piece(*this);
     if (!status_.ok()) return status_;
+    if (chain && chained_) list_.chain(buffers_.step);
     return std::move(list_);
 }
 

@@ -12,10 +12,12 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/gemm_args.h"
+#include "../../../shaders/matvec_args.h"
 #include "buffers.h"
 #include "dispatch_list.h"
 #include "tune.h"
 
+#include <cstddef>
 #include <functional>
 
 namespace auspex {
@@ -52,8 +54,10 @@ class ListBuilder {
     ListBuilder(const VulkanModel& model, const Buffers& buffers);
 
     /// The list of what `piece` appends.
+    /// `chain`: stages wait by counters instead of barriers where the device allows it; without, each stage ends at a
+    /// barrier, so that its time can be taken.
     /// errors    unsupported: a shape that no kernel takes.
-    Result<DispatchList> build(const Piece& piece);
+    Result<DispatchList> build(const Piece& piece, bool chain = true);
 
     // ---- pieces
     /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.
@@ -152,6 +156,13 @@ class ListBuilder {
         list_.dispatch(key, Span<const Region>(regions.begin(), regions.size()), &push,
                        static_cast<uint32_t>(sizeof push), grid, label, bytes);
     }
+    /// Of a kernel that has `chain` among its arguments.
+    template <class T>
+    void dispatch_chained(const PipelineKey& key, std::initializer_list<Region> regions, const T& push,
+                          const Grid& grid, const char* label, uint64_t bytes = 0) {
+        dispatch(key, regions, push, grid, label, bytes);
+        if (chained_) list_.may_chain(offsetof(T, chain));
+    }
     /// Remembers the first error; build() returns it.
     void refuse(Status status);
 
@@ -187,6 +198,8 @@ class ListBuilder {
         uint32_t first, n;
     };
     void product(const Node& d, const ProductArgs& p);
+    void few_rows(const MatvecChoice& c, std::initializer_list<Region> regions, const args::MatvecArgs& a,
+                  const Grid& grid, const char* label, uint64_t bytes);
     void product_piece(const Node& d, const ProductArgs& p, RowRange rows);
     void run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
     /// n rows of `from` from StepState::first_logit on, side by side.
@@ -238,6 +251,7 @@ class ListBuilder {
     const DeviceTraits& traits_;
     bool matrix_;                                      ///< few rows on matrix units
     bool gemm_matrix_;                                 ///< many rows on matrix units
+    bool chained_;                                     ///< stages of few rows may wait for each other by counters
     uint32_t n_score_ = 0;                             ///< maximum of experts that a layer chooses from by itself
     SlotId packed_ = kNoSlot, packed_norm_ = kNoSlot;  ///< whose rows `halves` holds, after which norm
     SlotId swiglu_packed_ = kNoSlot;                   ///< whose rows `swiglu_halves` holds

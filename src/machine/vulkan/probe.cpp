@@ -249,6 +249,7 @@ void set_identity(const PropertyChain& chain, DeviceTraits* t) {
     t->vendor_id = p.vendorID;
     t->device_id = p.deviceID;
     t->driver_id = static_cast<uint32_t>(chain.driver.driverID);
+    t->starts_in_order = chain.driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY;
     t->driver_version = p.driverVersion;
     t->type = p.deviceType;
     copy_uuid(t->pipeline_cache_uuid, p.pipelineCacheUUID);
@@ -537,7 +538,8 @@ std::string describe(const DeviceTraits& t) {
              t.borrowed ? ", borrowed" : "", t.n_core ? say(", ", t.n_core, " cores") : "", ")\n");
     s += say("driver      ", t.driver_name, " ", t.driver_info, ", Vulkan ", version_text(t.api_version), "\n");
     s += say("queue       family ", t.queue_family, ", timestamps ", t.timestamp_bits, " bits of ",
-             t.timestamp_period_ns, " ns, ", t.timeline ? "timeline semaphores" : "fences", "\n");
+             t.timestamp_period_ns, " ns, ", t.timeline ? "timeline semaphores" : "fences",
+             t.starts_in_order ? ", dispatches start in order" : "", "\n");
     s += say("memory      ", t.uma ? "shared with the host" : "its own", "; kernels ", type(t.type_device), "; upload ",
              type(t.type_upload), "; readback ", type(t.type_readback), "; budget ",
              t.memory_budget ? "reported" : "estimated", "\n");

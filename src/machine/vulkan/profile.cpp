@@ -41,15 +41,17 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
     DispatchList list;
     AUSPEX_TRY(ListBuilder(*model_, buffers_)
-                   .build([&](ListBuilder& b) {
-                       Pass pass;
-                       pass.tape = &plan.trunk;
-                       pass.n_row = step.tentative ? n_row : row_class(n_row);
-                       pass.wide = !step.tentative;
-                       pass.head = pass.largest = step.tentative;
-                       b.tape(pass);
-                       if (step.tentative) b.sample(plan.trunk, n_row, {}, true);
-                   })
+                   .build(
+                       [&](ListBuilder& b) {
+                           Pass pass;
+                           pass.tape = &plan.trunk;
+                           pass.n_row = step.tentative ? n_row : row_class(n_row);
+                           pass.wide = !step.tentative;
+                           pass.head = pass.largest = step.tentative;
+                           b.tape(pass);
+                           if (step.tentative) b.sample(plan.trunk, n_row, {}, true);
+                       },
+                       false)
                    .get(list));
     Pipelines& pipelines = *model_->device->pipelines;
     AUSPEX_TRY(list.record(pipelines, list.request(&pipelines), &commands, true));

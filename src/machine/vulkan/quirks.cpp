@@ -44,6 +44,7 @@ std::vector<std::string> apply_quirks(Span<const Quirk> quirks, DeviceTraits* t)
     if (bits & kNoSmallBuffers) t->storage8 = t->storage16 = false;
     if (bits & kNoAddresses) t->addresses = false;
     if (bits & kNoShuffle) t->subgroup_ops &= ~VkSubgroupFeatureFlags(VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+    if (bits & kNoChain) t->starts_in_order = false;
     t->short_loops = (bits & kShortLoops) != 0;
     return reasons;
 }

@@ -25,6 +25,7 @@ enum QuirkBits : uint32_t {
     kNoAddresses = 32,     ///< no device addresses
     kNoShuffle = 64,       ///< no subgroup shuffles
     kShortLoops = 128,     ///< the loops of an invocation end after 65,535 rounds in all
+    kNoChain = 256,        ///< workgroups of later dispatches may start before those of earlier ones
 };
 
 /// A driver with a fault. Members that are 0 match every device.

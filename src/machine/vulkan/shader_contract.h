@@ -10,6 +10,7 @@
 #include "../../auspex.hpp"
 #include "../../../shaders/any_args.h"
 #include "../../../shaders/args.h"
+#include "../../../shaders/chain_args.h"
 #include "../../../shaders/gemm_args.h"
 #include "../../../shaders/matvec_args.h"
 #include "../../../shaders/moe_args.h"
@@ -69,6 +70,7 @@ constexpr SpecId kPerKv{0x206};
 constexpr SpecId kUnitM{0x207};
 constexpr SpecId kUnitN{0x208};
 constexpr SpecId kUnitK{0x209};
+constexpr SpecId kChained{0x20a};
 }  // namespace attend_mma
 namespace attend_rows {
 constexpr SpecId kKeys{0x301};
@@ -97,6 +99,7 @@ constexpr SpecId kWidth{0xb01};
 }  // namespace delta_scan
 namespace delta_step {
 constexpr SpecId kMaxRow{0xc01};
+constexpr SpecId kChained{0xc02};
 }  // namespace delta_step
 namespace gemm {
 constexpr SpecId kEpilogue{0xf01};
@@ -161,10 +164,12 @@ constexpr SpecId kUnitK{0x1709};
 constexpr SpecId kTeams{0x170a};
 constexpr SpecId kRole{0x170b};
 constexpr SpecId kSubgroupScores{0x170c};
+constexpr SpecId kChained{0x170d};
 }  // namespace matvec_mma
 namespace moe_router {
 constexpr SpecId kXRows{0x1a01};
 constexpr SpecId kNorm{0x1a02};
+constexpr SpecId kChained{0x1a03};
 }  // namespace moe_router
 namespace sample_draw {
 constexpr SpecId kFrom{0x2001};
@@ -198,28 +203,28 @@ struct ShaderContract {
 inline constexpr ShaderContract kShaderContracts[128] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
-     0, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
+     0, 0xe, 6, 0x1f, 0x20, 112, {0, 1, 1}, false},
     {"attend_join", "kDHead kSplit",
      "step acts part stat result",
-     1, 0x6, 5, 0xf, 0x10, 100, {0, 1, 1}, false},
-    {"attend_mma", "kDHead kTiles kAppend kWindowed kFlags kPerKv kUnitM kUnitN kUnitK",
+     1, 0x6, 5, 0xf, 0x10, 112, {0, 1, 1}, false},
+    {"attend_mma", "kDHead kTiles kAppend kWindowed kFlags kPerKv kUnitM kUnitN kUnitK kChained",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     2, 0x3fe, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
+     2, 0x7fe, 11, 0x5ff, 0x7e1, 112, {0, 1, 1}, false},
     {"attend_rows_128", "kKeys kKType kVType kSplit",
      "step query k_cache v_cache part stat",
-     3, 0x1e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+     3, 0x1e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"attend_rows_256", "kKeys kKType kVType kSplit",
      "step query k_cache v_cache part stat",
-     3, 0x1e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+     3, 0x1e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"attend_step", "kDHead kTile kAppend kKType kVType kPerKv",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     4, 0x7e, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
+     4, 0x7e, 11, 0x5ff, 0x7e0, 112, {0, 1, 1}, false},
     {"attend_tile_128", "kSplit kKType kVType kUnitM kUnitN kUnitK",
      "step query k_cache v_cache part stat",
-     5, 0x7e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+     5, 0x7e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"attend_tile_256", "kSplit kKType kVType kUnitM kUnitN kUnitK",
      "step query k_cache v_cache part stat",
-     5, 0x7e, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+     5, 0x7e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"copy_rows", "",
      "step kept given y pending",
      6, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
@@ -231,16 +236,16 @@ inline constexpr ShaderContract kShaderContracts[128] = {
      8, 0x0, 3, 0x7, 0x2, 16, {0, 1, 1}, false},
     {"delta_gate", "",
      "step acts norm result",
-     9, 0x0, 4, 0xf, 0x8, 56, {0, 1, 1}, false},
+     9, 0x0, 4, 0xf, 0x8, 68, {0, 1, 1}, false},
     {"delta_mix", "",
      "step acts conv dt a ring mixed",
-     10, 0x0, 7, 0x3f, 0x40, 56, {0, 1, 1}, false},
+     10, 0x0, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
     {"delta_scan", "kWidth",
      "step acts mixed ring state term result",
-     11, 0x2, 7, 0x37, 0x58, 56, {0, 1, 1}, false},
-    {"delta_step", "kMaxRow",
+     11, 0x2, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
+    {"delta_step", "kMaxRow kChained",
      "step acts conv dt a norm ring state term result",
-     12, 0x2, 10, 0x1ff, 0x3c0, 56, {0, 1, 1}, false},
+     12, 0x6, 10, 0x1ff, 0x3c1, 68, {0, 1, 1}, false},
     {"embed_bf16", "",
      "w ids y out",
      13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
@@ -396,112 +401,112 @@ inline constexpr ShaderContract kShaderContracts[128] = {
      18, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"kv_any", "kDHead kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     19, 0xe, 8, 0x1f, 0xe0, 100, {0, 1, 1}, false},
+     19, 0xe, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
     {"kv_append", "kDHead kQueries kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     20, 0x1e, 8, 0x1f, 0xe0, 100, {0, 1, 1}, false},
+     20, 0x1e, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
     {"matrix_layout", "kUnitM kUnitN kUnitK",
      "halves floats seen",
      21, 0xe, 3, 0x3, 0x4, 0, {0, 1, 1}, false},
     {"matvec_bf16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_f16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_f32", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_iq4_nl", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_iq4_xs", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
-    {"matvec_mma_f16", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_iq4_nl", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_iq4_xs", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q3_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
-    {"matvec_mma_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores",
-     "w x norm squares y residual out bias",
-     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+    {"matvec_mma_f16", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_iq4_nl", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_iq4_xs", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q3_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained",
+     "w x norm squares y residual out bias words",
+     23, 0x3ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q3_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"moe_list", "",
      "choice list step_n_row",
      24, 0x0, 3, 0x5, 0x2, 24, {0, 1, 1}, false},
     {"moe_route", "",
      "logits bias choice step_n_row",
-     25, 0x0, 4, 0xb, 0x4, 44, {0, 1, 1}, false},
-    {"moe_router", "kXRows kNorm",
+     25, 0x0, 4, 0xb, 0x4, 56, {0, 1, 1}, false},
+    {"moe_router", "kXRows kNorm kChained",
      "w x norm logits step_n_row",
-     26, 0x6, 5, 0x17, 0x8, 44, {0, 1, 1}, false},
+     26, 0xe, 5, 0x17, 0x18, 56, {0, 1, 1}, false},
     {"moe_sum", "",
      "choice parts rows y step_n_row",
      27, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
@@ -584,16 +589,16 @@ inline constexpr ShaderContract kShaderContracts[128] = {
 
 // The structs that host and shaders share have one size on both sides.
 static_assert(sizeof(args::ApplyArgs) == 16);
-static_assert(sizeof(args::AttendArgs) == 100);
+static_assert(sizeof(args::AttendArgs) == 112);
 static_assert(sizeof(args::DeltaAnyArgs) == 64);
-static_assert(sizeof(args::DeltaArgs) == 56);
+static_assert(sizeof(args::DeltaArgs) == 68);
 static_assert(sizeof(args::EmbedArgs) == 44);
 static_assert(sizeof(args::GemmArgs) == 72);
 static_assert(sizeof(args::GemmPackArgs) == 48);
 static_assert(sizeof(args::ListArgs) == 24);
-static_assert(sizeof(args::MatvecArgs) == 116);
+static_assert(sizeof(args::MatvecArgs) == 128);
 static_assert(sizeof(args::ResampleArgs) == 16);
-static_assert(sizeof(args::RouterArgs) == 44);
+static_assert(sizeof(args::RouterArgs) == 56);
 static_assert(sizeof(args::RowsArgs) == 36);
 static_assert(sizeof(args::SamplePassArgs) == 24);
 static_assert(sizeof(args::ShareArgs) == 12);

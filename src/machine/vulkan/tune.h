@@ -11,7 +11,9 @@
 //      rows. Dispatch once per slice: first_row = 16 * its first tile row, first_group = workgroups of earlier slices.
 //   2. A dispatch takes at most matvec_max_rows() rows. Run the others in further dispatches with larger x_offset,
 //      y_offset, residual_offset and out_offset; the bits are the same.
-//   3. Bindings 0..6 are w, x, norm, squares, y, residual, out. Bind any buffer where a variant uses none.
+//   3. Bindings 0..6 are w, x, norm, squares, y, residual, out; 7 and 8 are a router's bias and the step buffer. Bind
+//   any
+//      buffer where a variant uses none.
 //   4. Dispatch MatvecChoice::groups(n_tile) workgroups.
 //   5. Put no barrier between independent products (q, k, v; qkv, z, alpha, beta), and pass the sum of their tile rows
 //      to choose_matvec(), which sizes them to fill the device together.
@@ -81,7 +83,8 @@ inline bool matrix_right_fits(const float* seen) {
 /// The pipeline to request.
 struct MatvecChoice {
     PipelineKey key;
-    uint32_t tiles = 1;  ///< tile rows per workgroup
+    uint32_t tiles = 1;   ///< tile rows per workgroup
+    bool matrix = false;  ///< matvec_mma
     uint32_t groups(uint32_t n_tile) const { return ceil_div(n_tile, tiles); }
 };
 
@@ -101,12 +104,15 @@ inline uint32_t matrix_split(uint32_t n_col) {
 
 /// Teams of subgroups that share x in a workgroup. From three rows on, a workgroup of all that a core can hold is the
 /// fastest: x is staged once a core, and the compiler uses at most 128 registers, where with 8 subgroups it uses up to
-/// 191, so that a core holds one workgroup only. With fewer rows two workgroups, which need not wait for each other,
-/// are faster: on an H100, 9B, one row 354 tokens/s and 344 with teams, two rows 3.05 and 3.21 ms, three 3.70 and 3.46,
-/// four 3.98 and 3.52.
+/// 191, so that a core holds one workgroup only: on an H100, 9B, three rows 3.70 ms and 3.46 with teams, four 3.98 and
+/// 3.52. With fewer rows two teams, where two or four of them fill a core: 0.8B, one row 1067 tokens/s and 1165, two
+/// rows 1.05 ms and 0.97; 9B, one row 381 and 387. Two teams of five or six leave a core half empty: 4B 490 and 478.
+/// Two rows of eight parts are no faster: 9B 2.89 and 2.92 ms.
 inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t split) {
-    if (rows < 3) return 1;
-    return std::max(1u, std::min(kCoreSubgroups, traits.max_group_invocations / 32) / split);
+    const uint32_t n_fit = std::max(1u, std::min(kCoreSubgroups, traits.max_group_invocations / 32) / split);
+    if (rows >= 3) return n_fit;
+    const bool two = split <= 4 || split == 7 || (split == 8 && rows == 1);
+    return two ? std::min(n_fit, 2u) : 1;
 }
 
 /// Bytes of shared memory of matvec_mma.comp.
@@ -176,10 +182,10 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     const bool logits = epilogue == Epilogue::logits;
     const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
-    const uint32_t teams = role == Role::none ? tune_impl::matrix_teams(traits, n_row, split) : 1;
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && model.n_score > 0 && !logits;
+    const uint32_t teams = role == Role::none && !any ? tune_impl::matrix_teams(traits, n_row, split) : 1;
     // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline. On an
     // H100, tokens/s with pipelines of their own and with a shared one: 0.8B 976 and 953, 4B 443 and 430, 9B 323 and
     // 332; 4B with both kinds 415.
@@ -204,6 +210,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     if (role == Role::expert || role == Role::shared) tiles = std::max(tiles, 4u);
     c.tiles = std::min(tiles, room);
     if (logits) room = c.tiles;
+    c.matrix = true;
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split * teams;
     const bool fixed = logits || alone;  // else MatvecArgs::mode gives norm and epilogue
@@ -219,7 +226,8 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                        {s::kUnitK, 16},
                        {s::kTeams, teams},
                        {s::kRole, any ? args::kRoleAny : static_cast<uint32_t>(role)},
-                       {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u}};
+                       {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u},
+                       {s::kChained, traits.starts_in_order}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;
