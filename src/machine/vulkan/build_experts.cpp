@@ -66,12 +66,18 @@ void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) 
     // with two rows at once, 4.10 with four.
     const uint32_t rows = build_experts_impl::power_of_two(pass.n_row, pass.wide ? 4 : 2);
     uses({{id(kStep), d.x}, {id(kMoeLogits)}});
-    dispatch_chained(key_of("moe_router", 128,
-                            {{spec::moe_router::kXRows, rows},
-                             {spec::moe_router::kNorm, norm},
-                             {spec::moe_router::kChained, chained_}}),
-                     {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
-                     {ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)}, "router", router.bytes);
+    // The router of a prompt is between kernels that cannot be chained, and reads x through the core's cache.
+    const bool chained = chained_ && !pass.wide;
+    const PipelineKey key = key_of(
+        "moe_router", 128,
+        {{spec::moe_router::kXRows, rows}, {spec::moe_router::kNorm, norm}, {spec::moe_router::kChained, chained}});
+    const std::initializer_list<Region> regions{router, x, norm ? vector(d.norm) : x, buffers_.moe.logits,
+                                                buffers_.step};
+    const Grid grid{ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)};
+    if (chained)
+        dispatch_chained(key, regions, a, grid, "router", router.bytes);
+    else
+        dispatch(key, regions, a, grid, "router", router.bytes);
     if (pass.wide || m.d_ff_shared == 0) return;
     Node g = d;
     g.weight = d.op->w[4];
@@ -167,10 +173,11 @@ void ListBuilder::expert_hidden(const Node& d, uint32_t n_row) {
         a.first_expert = s.first / t.n_row;
         a.n_expert = s.n / t.n_row;
         if (k > 0) list_.barrier();  // slices write to one region
-        few_rows(c,
-                 {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
-                  itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8]), buffers_.step},
-                 a, {c.groups(t.n_row), m.n_used, n_row}, "experts up", std::min(n_place, a.n_expert) * t.bytes());
+        dispatch_product(
+            c,
+            {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
+             itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8]), buffers_.step},
+            a, {c.groups(t.n_row), m.n_used, n_row}, "experts up", std::min(n_place, a.n_expert) * t.bytes());
     }
 }
 
@@ -208,10 +215,10 @@ void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         a.n_expert = slice.n / t.n_row;
         if (k > 0) a.residual_stride = s.y_stride;
         if (k > 0) list_.barrier();  // a slice adds to what the one before left
-        few_rows(c,
-                 {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
-                  k > 0 ? *s.y : *s.residual, *s.squares, model_.zeros, buffers_.step},
-                 a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
+        dispatch_product(c,
+                         {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
+                          k > 0 ? *s.y : *s.residual, *s.squares, model_.zeros, buffers_.step},
+                         a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
     }
 }
 

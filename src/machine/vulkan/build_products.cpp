@@ -60,8 +60,8 @@ uint32_t ListBuilder::n_vocab_of(const Tape& tape) const {
     return has_chosen_ids(tape) ? buffers_.draft.n_id : plan_.n_vocab;
 }
 
-void ListBuilder::few_rows(const MatvecChoice& c, std::initializer_list<Region> regions, const args::MatvecArgs& a,
-                           const Grid& grid, const char* label, uint64_t bytes) {
+void ListBuilder::dispatch_product(const MatvecChoice& c, std::initializer_list<Region> regions,
+                                   const args::MatvecArgs& a, const Grid& grid, const char* label, uint64_t bytes) {
     if (c.matrix) return dispatch_chained(c.key, regions, a, grid, label, bytes);
     dispatch(c.key, regions, a, grid, label, bytes);
 }
@@ -137,9 +137,9 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
         if (k > 0) list_.barrier();  // slices write to one region
         if (k > 0) a.first_group += c.groups(m.slices[k - 1].n);
         // The one before the last stands for the router's bias, which plain products do not read.
-        few_rows(c,
-                 {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out, model_.zeros, buffers_.step},
-                 a, {c.groups(s.n)}, label, s.region.bytes);
+        dispatch_product(
+            c, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out, model_.zeros, buffers_.step}, a,
+            {c.groups(s.n)}, label, s.region.bytes);
     }
 }
 

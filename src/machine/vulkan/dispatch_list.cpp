@@ -66,6 +66,15 @@ void DispatchList::copy(const Region& to, const Region& from) {
     entries_.push_back(e);
 }
 
+void DispatchList::fill(const Region& to) {
+    Entry e;
+    e.kind = Entry::Kind::fill;
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = 1;
+    regions_.push_back(to);
+    entries_.push_back(e);
+}
+
 void DispatchList::barrier(uint32_t before, uint32_t after) {
     Entry e;
     e.kind = Entry::Kind::barrier;
@@ -127,22 +136,12 @@ void DispatchList::chain(const Region& step) {
 
 /// Before the first stage that counts: beside what runs before it, or else with a barrier of its own.
 void DispatchList::zero_counters(const Region& counters) {
-    Entry fill;
-    fill.kind = Entry::Kind::fill;
-    fill.first_region = static_cast<uint32_t>(regions_.size());
-    fill.n_region = 1;
-    regions_.push_back(counters);
-    const size_t first = stage_end(0);
-    if (first < entries_.size() && !chains(0, first)) {
-        entries_[first].sync_before |= kSyncTransfer;
-        entries_.insert(entries_.begin(), fill);
-        return;
-    }
-    Entry barrier;
-    barrier.kind = Entry::Kind::barrier;
-    barrier.sync_before = kSyncTransfer;
-    barrier.sync_after = kSyncCompute;
-    entries_.insert(entries_.begin(), {fill, barrier});
+    const size_t first = stage_end(0), n = entries_.size();
+    const bool beside = first < n && !chains(0, first);
+    if (beside) entries_[first].sync_before |= kSyncTransfer;
+    fill(counters);
+    if (!beside) barrier(kSyncTransfer, kSyncCompute);
+    std::rotate(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(n), entries_.end());
 }
 
 // --------------------------------------------------------------------------------------- read it
@@ -172,18 +171,17 @@ std::vector<DispatchList::Count> DispatchList::counts() const {
 
 std::vector<DispatchList::Stage> DispatchList::stages() const {
     std::vector<Stage> out;
-    Stage stage;
-    for (size_t i = 0; i <= entries_.size(); ++i) {
-        if (i == entries_.size() || entries_[i].kind == Entry::Kind::barrier) {
-            stage.end = i;
-            if (!stage.label.empty()) out.push_back(std::move(stage));
-            stage = Stage();
-        } else if (entries_[i].kind == Entry::Kind::dispatch) {
+    for (size_t from = 0; from < entries_.size(); from = stage_end(from) + 1) {
+        Stage stage;
+        stage.end = stage_end(from);
+        for (size_t i = from; i < stage.end; ++i) {
             const Entry& e = entries_[i];
+            if (e.kind != Entry::Kind::dispatch) continue;
             if (stage.label.find(e.label) == std::string::npos)
                 stage.label += stage.label.empty() ? std::string(e.label) : say(" ", e.label);
             stage.bytes += e.bytes;
         }
+        if (!stage.label.empty()) out.push_back(std::move(stage));
     }
     return out;
 }

@@ -8,7 +8,8 @@
 //         counts per kernel: tests/test_dispatch_list.cpp.
 //
 // A barrier stands exactly where a kernel reads what an earlier one wrote, or writes what an earlier one touched, since
-// the last barrier. What a row's bits depend on (kernel, split of columns) never depends on the number of rows.
+// the last barrier; DispatchList::chain() then removes those whose stages can wait by counters. What a row's bits
+// depend on (kernel, split of columns) never depends on the number of rows.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/gemm_args.h"
@@ -198,8 +199,9 @@ class ListBuilder {
         uint32_t first, n;
     };
     void product(const Node& d, const ProductArgs& p);
-    void few_rows(const MatvecChoice& c, std::initializer_list<Region> regions, const args::MatvecArgs& a,
-                  const Grid& grid, const char* label, uint64_t bytes);
+    /// One dispatch of a product of few rows; on matrix units it may be chained.
+    void dispatch_product(const MatvecChoice& c, std::initializer_list<Region> regions, const args::MatvecArgs& a,
+                          const Grid& grid, const char* label, uint64_t bytes);
     void product_piece(const Node& d, const ProductArgs& p, RowRange rows);
     void run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
     /// n rows of `from` from StepState::first_logit on, side by side.
