@@ -3,13 +3,19 @@
 //
 // The including kernel declares before this file: what attend_prologue.glsl declares with APPENDS (rope[]: one uvec2
 // per pair, the frequency in turns per position times 2^64, low word first), D_HEAD, K_TYPE, QUADS (D_HEAD / 4),
-// AT_ONCE (heads at a time, at most group size / QUADS), shared vec4 q_s[rows * QUADS], shared float sums_s[group size
-// / 8].
+// AT_ONCE (heads at a time, at most group size / QUADS), shared float sums_s[group size / 8], and shared vec4
+// q_s[rows * QUADS], or, where these share words with other things, Q_S(i) for q_s[i] and Q_BITS(x) and Q_FLOAT(x) from
+// and to float.
 
 #include "rotation.glsl"
 
 #ifndef FLAGS
 #define FLAGS args.flags
+#endif
+#ifndef Q_S
+#define Q_S(i) q_s[i]
+#define Q_BITS(x) x
+#define Q_FLOAT(x) x
 #endif
 
 uint place(uint quad) {  // where the lanes of the first product read columns 4 quad .. + 3
@@ -39,17 +45,17 @@ void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool i
     }
     if (stream < AT_ONCE) {
         precise vec4 y = (x * unit) * w;
-        q_s[row * QUADS + place(quad)] = y;
+        Q_S(row * QUADS + place(quad)) = Q_BITS(y);
     }
     barrier();
     if (stream < AT_ONCE)
         [[dont_unroll]] for (uint pair = quad; pair < n_pair; pair += QUADS) {
             const uint a = row * QUADS + place(pair / 4u), b = row * QUADS + place((pair + n_pair) / 4u);
             const vec2 cs = rotation(position + step.rotary_shift, pair == quad ? turn : rope[pair]);
-            const float y = q_s[a][pair & 3u], z = q_s[b][pair & 3u];
+            const float y = Q_FLOAT(Q_S(a)[pair & 3u]), z = Q_FLOAT(Q_S(b)[pair & 3u]);
             precise float first = y * cs.x - z * cs.y, second = y * cs.y + z * cs.x;
-            q_s[a][pair & 3u] = first;
-            q_s[b][pair & 3u] = second;
+            Q_S(a)[pair & 3u] = Q_BITS(first);
+            Q_S(b)[pair & 3u] = Q_BITS(second);
         }
     barrier();
 }

@@ -7,7 +7,8 @@
 //         is 0. FLAGS: args.flags. CHAINED: chain.glsl, with the counters in buffer 0. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
 // Grid    x: at least ceil(n_row * PER_KV / (8 TILES)), y: kv head, z: at least the chunks that the pass sees (surplus
 //         workgroups return at once). Group 256: 8 full subgroups of 32
-// Shared  21 KiB a tile
+// Shared  13 KiB a tile. A core keeps its split between cache and shared memory until it is idle, and chained to a
+//         product it is not: of the 32 KiB that products ask for, two workgroups must fit into one core
 // Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 TILES queries; further ones read what those before
 //         left in the device's cache. With 128 registers or less two workgroups share a core. A step of few rows waits
 //         for instructions, so what a layer's shape decides is a constant
@@ -61,9 +62,13 @@ layout(set = 0, binding = 0, std430) coherent buffer Words { uint words[]; };
 const uint LANE_GROUPS = GROUP / 8u, QUADS = 64u, STREAMS = GROUP / QUADS, AT_ONCE = STREAMS;
 const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: queries, weights
 
-shared vec4 q_s[ROOM * QUADS];      // rotated queries; later the results
-shared uvec4 half_s[2u * ROOM * QX];    // queries as halves, in the order of the matrices; then what that left
-shared uvec4 p_s[2u * ROOM * PX];       // weights of a block, likewise
+// Queries as halves, in the order of the matrices, then their rounding errors; in the end results. From WEIGHTS on the
+// weights of a block, likewise; in the beginning AT_ONCE rotated keys or queries.
+const uint WEIGHTS = 2u * ROOM * QX;
+shared uvec4 bits_s[WEIGHTS + 2u * ROOM * PX];
+#define Q_S(i) bits_s[WEIGHTS + (i)]
+#define Q_BITS(x) floatBitsToUint(x)
+#define Q_FLOAT(x) uintBitsToFloat(x)
 shared vec2 highest_s[ROOM * 4u];       // by tile and subgroup: maxima, then sums of two queries
 shared float sums_s[LANE_GROUPS];
 shared vec2 stat_s[ROOM];
@@ -98,10 +103,10 @@ shared uint ends_s[4];
 // 2t + 1, 2t + 8, 2t + 9 of two matrices.
 #define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * \
     (i) + 4u], k[3] = k_cache[row_b + 8u * (i) + 4u];
-#define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, T, A0, half_s, 8u * (i), QX) \
-                       ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, T, A1, half_s, 8u * (i) + 2u, QX) \
-                       ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, T, A2, half_s, 8u * (i) + 4u, QX) \
-                       ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, T, A3, half_s, 8u * (i) + 6u, QX) }
+#define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, T, A0, bits_s, 8u * (i), QX) \
+                       ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, T, A1, bits_s, 8u * (i) + 2u, QX) \
+                       ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, T, A2, bits_s, 8u * (i) + 4u, QX) \
+                       ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, T, A3, bits_s, 8u * (i) + 6u, QX) }
 // Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
 #define VALUE(v, j, k) v[j] = v_cache[SLOT(k) * (D_HEAD / 4u) + 8u * sub + g];
 #define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) \
@@ -110,13 +115,13 @@ shared uint ends_s[4];
 #define LOW(a, b) (((a) & 0xffffu) | ((b) << 16))
 #define HIGH(a, b) (((a) >> 16) | ((b) & 0xffff0000u))
 #define SUM(O, P, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + \
-    1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, P, A_, p_s, at, PX) }
+    1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, P, A_, bits_s, WEIGHTS + (at), PX) }
 
 // Leaves the results of the tile that begins at query `from` in shared memory.
 #define KEEP(from, all, O0, O1) { if (g == 0u) highest_s[4u * ((from) + sub) + t] = all; \
     const uint at_ = ((from) + 2u * t) * QUADS + 8u * sub + g; \
-    q_s[at_] = vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0); \
-    q_s[at_ + QUADS] = vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0); }
+    bits_s[at_] = Q_BITS(vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0)); \
+    bits_s[at_ + QUADS] = Q_BITS(vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0)); }
 
 // A number as two halves, the second what the first left: of the rounded first one, which a driver was seen to take for
 // the unrounded number unless it gets bits that it cannot see through. n_rot is even.
@@ -157,7 +162,7 @@ vec4 block_scores(vec4 s, uint key_a, uint key_b, uint end, uint first_query, ui
     return s;
 }
 
-// The weights of these scores, as halves in p_s. Returns the factor of what was summed before.
+// The weights of these scores, as halves in bits_s. Returns the factor of what was summed before.
 vec2 block_weights(vec4 s, uint tile, inout vec2 top, inout vec2 sum) {
     const uint me = gl_LocalInvocationIndex, sub = me >> 5, g = (me & 31u) >> 2, t = me & 3u;
     vec2 highest = top;
@@ -174,11 +179,11 @@ vec2 block_weights(vec4 s, uint tile, inout vec2 top, inout vec2 sum) {
         w3 = two_halves(e.w * 4096.0);
     const uint other_a = subgroupShuffleXor(odd ? w0 : w1, 4u), other_b = subgroupShuffleXor(odd ? w2 : w3, 4u);
     const uint a0 = odd ? other_a : w0, a1 = odd ? w1 : other_a, b0 = odd ? other_b : w2, b1 = odd ? w3 : other_b;
-    const uint to = (TILE * tile + 2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
-    p_s[to][c] = LOW(a0, a1);
-    p_s[to + 1u][c] = LOW(b0, b1);
-    p_s[to + ROOM * PX][c] = HIGH(a0, a1);
-    p_s[to + ROOM * PX + 1u][c] = HIGH(b0, b1);
+    const uint to = WEIGHTS + (TILE * tile + 2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
+    bits_s[to][c] = LOW(a0, a1);
+    bits_s[to + 1u][c] = LOW(b0, b1);
+    bits_s[to + ROOM * PX][c] = HIGH(a0, a1);
+    bits_s[to + ROOM * PX + 1u][c] = HIGH(b0, b1);
     return alpha;
 }
 
@@ -227,8 +232,8 @@ void main() {
         const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 value = vec4(0.0);
         if (is_key && real) value = acts[(args.v_offset + i * args.v_stride + head * D_HEAD) / 4u + quad];
-        norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
-        const vec4 y = q_s[(is_key ? stream : nth) * QUADS + place(quad)];
+        norm_rotate(a, position + i, quad, stream, stream, is_key, is_key ? 1.0 : args.scale);
+        const vec4 y = Q_FLOAT(Q_S(stream * QUADS + place(quad)));
         if (is_key) {
             kv_store(real, head_row + slot_of(position + i), quad, y, value);
             memoryBarrierBuffer();
@@ -239,10 +244,10 @@ void main() {
                 gh = two_halves(y.w * 16.0);
             const uint word = 16u * (quad / 8u) + 8u * (quad & 1u) + (quad & 7u) / 2u, to = nth * QX + word / 4u,
                 c = word & 3u;
-            half_s[to][c] = LOW(ab, cd);
-            half_s[to + 1u][c] = LOW(ef, gh);
-            half_s[to + ROOM * QX][c] = HIGH(ab, cd);
-            half_s[to + ROOM * QX + 1u][c] = HIGH(ef, gh);
+            bits_s[to][c] = LOW(ab, cd);
+            bits_s[to + 1u][c] = LOW(ef, gh);
+            bits_s[to + ROOM * QX][c] = HIGH(ab, cd);
+            bits_s[to + ROOM * QX + 1u][c] = HIGH(ef, gh);
         }
     }
     barrier();
@@ -329,7 +334,7 @@ void main() {
         [[dont_unroll]] for (uint r = stream; r < n_real; r += STREAMS) {
             const uint query = first_query + r, to = mine * args.part_stride + (query / PER_KV)
                 * args.n_head + head * PER_KV + query % PER_KV;
-            part[to * QUADS + quad] = q_s[r * QUADS + quad];
+            part[to * QUADS + quad] = Q_FLOAT(bits_s[r * QUADS + quad]);
             if (quad == 0u) stat[to] = stat_s[r];
         }
         memoryBarrierBuffer();
@@ -370,7 +375,7 @@ void main() {
                     y = fma(vec4(w), value[u], y);
                 }
             }
-            q_s[r * QUADS + quad] = y;
+            bits_s[r * QUADS + quad] = Q_BITS(y);
             if (quad == 0u) stat_s[r] = vec2(highest, total);
         }
         barrier();
@@ -383,7 +388,7 @@ void main() {
         if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD) / 4u + quad];
         const uint gate_at = args.gate_offset + row * args.gate_stride + h;
         if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);
-        vec4 y = q_s[r * QUADS + quad] / stat_s[r].y;
+        vec4 y = Q_FLOAT(bits_s[r * QUADS + quad]) / stat_s[r].y;
         if (inter || per_head) {
             [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
                 precise float z = y.x * sigmoid(gate.x);
