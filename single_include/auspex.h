@@ -42,7 +42,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1007
+#define AUSPEX_ABI_VERSION 1008
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -156,6 +156,8 @@ typedef struct auspex_device_options {
     void* jobs_user;
     uint32_t max_submit_ms; /* on a GPU: how long one submission of a prompt may take; 0: 50 */
     uint32_t reserved2;     /* 0 */
+    uint32_t barriers_only; /* 1: kernels of a step wait by barriers alone, for a GPU's driver that hangs otherwise */
+    uint32_t reserved3;     /* 0 */
 } auspex_device_options;
 
 AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);
@@ -1060,6 +1062,8 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<H
     AUSPEX_C_TRY(check_range(from.cpu_path, AUSPEX_CPU_BEST, AUSPEX_CPU_NEON, "cpu_path"));
     AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_device_options.reserved"));
     AUSPEX_C_TRY(check_range(from.reserved2, 0, 0, "auspex_device_options.reserved2"));
+    AUSPEX_C_TRY(check_range(from.reserved3, 0, 0, "auspex_device_options.reserved3"));
+    AUSPEX_C_TRY(check_range(from.barriers_only, 0, 1, "barriers_only"));
     if ((from.allocate == nullptr) != (from.release == nullptr))
         return bad("one of allocate and release is null; expected both, or neither");
     if (from.memory_limit_bytes > SIZE_MAX) return bad("memory_limit_bytes is beyond the address space");
@@ -1073,6 +1077,7 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<H
     to->memory_limit_bytes = static_cast<size_t>(from.memory_limit_bytes);
     to->pipeline_cache = cache;
     to->max_submit_ms = from.max_submit_ms;
+    to->barriers_only = from.barriers_only != 0;
     *host = {from.allocate, from.release, from.allocator_user, from.run_jobs, from.jobs_user};
     if (from.run_jobs != nullptr) {
         to->jobs.user = host.get();

@@ -39,7 +39,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1007
+#define AUSPEX_ABI_VERSION 1008
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -153,6 +153,8 @@ typedef struct auspex_device_options {
     void* jobs_user;
     uint32_t max_submit_ms; /* on a GPU: how long one submission of a prompt may take; 0: 50 */
     uint32_t reserved2;     /* 0 */
+    uint32_t barriers_only; /* 1: kernels of a step wait by barriers alone, for a GPU's driver that hangs otherwise */
+    uint32_t reserved3;     /* 0 */
 } auspex_device_options;
 
 AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);

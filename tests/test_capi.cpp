@@ -210,6 +210,11 @@ TEST_CASE("C: a model loads by a descriptor and by a function, and a job system 
     options.kind = AUSPEX_KIND_CPU;
     options.n_thread = 2;
     options.max_submit_ms = 10;
+    auspex_device* device = nullptr;
+    options.barriers_only = 2;
+    CHECK(auspex_device_open(&options, &device, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(ok.error.text) == "barriers_only is 2, expected 0..1");
+    options.barriers_only = 1;
     options.jobs_user = &host;
     options.run_jobs = [](uint32_t n, void (*task)(void*, uint32_t), void* context, void* user) {
         ++static_cast<Host*>(user)->n_run;
@@ -218,7 +223,6 @@ TEST_CASE("C: a model loads by a descriptor and by a function, and a job system 
         task(context, 0);
         for (std::thread& t : threads) t.join();
     };
-    auspex_device* device = nullptr;
     ok(auspex_device_open(&options, &device, ok));
     auto reader = cleared<auspex_reader>();
     reader.n_bytes = rig.bytes.size();

@@ -164,6 +164,10 @@ class Run(BaseCli):
         a, b = (self.run_json("-p", LOG, "-n", 24, "--device", "cpu", "--threads", n)["ids"] for n in (1, 3))
         self.assertEqual(a, b)
 
+    def test_barriers_alone_do_not_change_the_text(self):
+        a, b = (self.run_json("-p", LOG, "-n", 24, *more)["ids"] for more in ((), ("--barriers-only",)))
+        self.assertEqual(a, b)
+
     def test_a_stop_text_is_never_shown(self):
         whole = self.run_json("-p", LOG, "-n", 60)["text"]
         stop = "status="

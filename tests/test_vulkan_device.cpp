@@ -180,6 +180,20 @@ TEST_CASE("where the best device cannot be opened, the next one is") {
     CHECK(vk::open_device(options, detail).status().code == Code::out_of_memory);
 }
 
+TEST_CASE("with barriers_only no stage waits by counters, whatever the device does") {
+    if (!test::gpu_device()) return;
+    vk::OpenDetail detail;
+    detail.edit_traits = [](vk::DeviceTraits* t) { t->starts_in_order = true; };
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    for (const bool only : {false, true}) {
+        options.barriers_only = only;
+        const vk::OpenDeviceRef opened = vk::open_device(options, detail).value();
+        CHECK(opened->gpu->traits.starts_in_order == !only);
+        CHECK((opened->gpu->report().find("start in order") == std::string::npos) == only);
+    }
+}
+
 TEST_CASE("the report names the device, and the function tables of the library are separate") {
     auto v = Vulkan::open();
     if (!v) return;

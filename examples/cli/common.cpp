@@ -79,6 +79,9 @@ void add_place(CLI::App& command, PlaceOptions& o) {
     command.add_option(
         "--memory-limit", o.memory_limit,
         "Memory limit of the device, as in 12G; on a GPU, experts that do not fit stay in the host's memory");
+    command.add_flag(
+        "--barriers-only", o.barriers_only,
+        "On a GPU whose driver hangs: let kernels wait by barriers alone; slower, the text stays the same");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
     command.add_option_function<int>(
         "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },
@@ -172,6 +175,7 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         if (!s.ok()) return s;
         d.memory_limit_bytes = static_cast<size_t>(limit);
     }
+    d.barriers_only = o.barriers_only;
     std::string index;
     if (o.device == "auto")
         d.kind = auspex::Kind::best;

@@ -25,7 +25,7 @@ void note(const std::string& text);
 
 // ------------------------------------------------------------------------------- options
 
-/// -m, --mtp-file, --device, --memory-limit, --threads, --cpu-path, --packed-file, -v
+/// -m, --mtp-file, --device, --memory-limit, --barriers-only, --threads, --cpu-path, --packed-file, -v
 struct PlaceOptions {
     std::string model, mtp_file;
     std::string packed_file;  ///< a path, auto, or empty: none
@@ -34,6 +34,7 @@ struct PlaceOptions {
     int threads = 0;
     bool threads_given = false;
     bool verbose = false;
+    bool barriers_only = false;
     std::string memory_limit;  ///< "12G"; empty: none
 };
 void add_place(CLI::App& command, PlaceOptions& o);

@@ -106,6 +106,8 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<H
     AUSPEX_C_TRY(check_range(from.cpu_path, AUSPEX_CPU_BEST, AUSPEX_CPU_NEON, "cpu_path"));
     AUSPEX_C_TRY(check_range(from.reserved, 0, 0, "auspex_device_options.reserved"));
     AUSPEX_C_TRY(check_range(from.reserved2, 0, 0, "auspex_device_options.reserved2"));
+    AUSPEX_C_TRY(check_range(from.reserved3, 0, 0, "auspex_device_options.reserved3"));
+    AUSPEX_C_TRY(check_range(from.barriers_only, 0, 1, "barriers_only"));
     if ((from.allocate == nullptr) != (from.release == nullptr))
         return bad("one of allocate and release is null; expected both, or neither");
     if (from.memory_limit_bytes > SIZE_MAX) return bad("memory_limit_bytes is beyond the address space");
@@ -119,6 +121,7 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<H
     to->memory_limit_bytes = static_cast<size_t>(from.memory_limit_bytes);
     to->pipeline_cache = cache;
     to->max_submit_ms = from.max_submit_ms;
+    to->barriers_only = from.barriers_only != 0;
     *host = {from.allocate, from.release, from.allocator_user, from.run_jobs, from.jobs_user};
     if (from.run_jobs != nullptr) {
         to->jobs.user = host.get();

@@ -483,6 +483,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
         probe(gpu.get(), options.borrow, &extensions);
         for (const std::string& reason : apply_quirks(detail.quirks, &gpu->traits)) gpu->notes.push_back(reason);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+        if (options.barriers_only) gpu->traits.starts_in_order = false;
     };
     if (options.borrow) {
         AUSPEX_TRY(impl::borrow_device(gpu.get(), *options.borrow));

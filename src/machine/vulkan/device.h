@@ -140,6 +140,7 @@ struct DeviceTraits {
     bool short_loops = false;  ///< kShortLoops of quirks.h
     /// The workgroups of a dispatch start only when all of the dispatches before it have: stages may wait for each
     /// other by counters instead of barriers (chain.glsl). Vulkan has no property for it; NVIDIA's driver is known to.
+    /// False with DeviceOptions::barriers_only.
     bool starts_in_order = false;
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
     /// The one memory is cut into two heaps by the driver: what the first has no room for goes to the heap of uploads,
