@@ -9,8 +9,8 @@ that are listed above it, so the architecture is checked by every build.
 
 The result has three parts: the public header (src/auspex.hpp), the declarations of the internals, and the code.
 Including it gives the public header alone. AUSPEX_IMPLEMENTATION adds the rest, in one source file, whether or not
-the header was included before without it. AUSPEX_INTERNALS adds the declarations alone; the library's own tests use
-it.
+the header was included before without it; with AUSPEX_IMPLEMENTATION_PART as well, a part of the code in each of
+several files (PARTS). AUSPEX_INTERNALS adds the declarations alone; the library's own tests use it.
 
 The C interface is a header of its own: src/auspex.h, and under AUSPEX_C_IMPLEMENTATION the code of src/capi/, which
 includes auspex.hpp and may use nothing else of the library.
@@ -30,6 +30,8 @@ RESULT = "single_include/auspex.hpp"
 C_PUBLIC = "src/auspex.h"
 C_FOLDER = "src/capi/"
 C_RESULT = "single_include/auspex.h"
+# The folders whose code is in each part of the implementation; the deepest counts, and part 1 has all others.
+PARTS = (("src/base/", "src/plan/"), ("src/grammar/",), ("src/machine/",), ("src/machine/vulkan/",), ("src/engine/",))
 CODE = (".h", ".hpp", ".cpp")
 PASTED = (".inl", ".inc")
 
@@ -54,6 +56,12 @@ class Entry:
         self.path, self.line, self.conditions = path, line, conditions
 
 
+def part_of(path):
+    """The part of the implementation that a file's code belongs to, counted from 1."""
+    found = [(len(folder), i) for i, folders in enumerate(PARTS, 1) for folder in folders if path.startswith(folder)]
+    return max(found)[1] if found else 1
+
+
 class Amalgamation:
     def __init__(self, root):
         self.root = root
@@ -61,6 +69,7 @@ class Amalgamation:
         self.entries = []
         self.rank = {PUBLIC: -1}  # place in the file list; the public header comes first
         self.system_seen = set()
+        self.hoisted = None  # where a list: gets the system headers that every part of the code includes
 
     def refuse(self, where, what, mend):
         self.problems.append(f"{where}: {what}\n    mend: {mend}")
@@ -163,6 +172,9 @@ class Amalgamation:
                     continue
                 if always:
                     self.system_seen.add(system.group(1))
+                    if self.hoisted is not None:
+                        self.hoisted.append(line)
+                        continue
             condition = CONDITION.match(code)
             if condition:
                 depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(condition.group(1), 0)
@@ -216,13 +228,15 @@ class Amalgamation:
         bar = "// " + "-" * max(4, 96 - len(entry.path)) + " " + entry.path
         return ["", bar, ""] + self.body(entry.path, self.rank[entry.path], entry.conditions)
 
-    def part(self, entries):
-        """Sections with the list's conditions written once around neighbours that share them."""
+    def part(self, entries, around=lambda entry: ()):
+        """Sections with their conditions, around() and those of the list, written once around neighbours that share
+        them."""
         out, open_ = [], ()
         for entry in entries:
-            if entry.conditions != open_:
-                out += ["", *(f"#endif  // {c}" for c in reversed(open_)), *entry.conditions]
-                open_ = entry.conditions
+            conditions = (*around(entry), *entry.conditions)
+            if conditions != open_:
+                out += ["", *(f"#endif  // {c}" for c in reversed(open_)), *conditions]
+                open_ = conditions
             out += self.section(entry)
         out += ["", *(f"#endif  // {c}" for c in reversed(open_))] if open_ else []
         return out
@@ -241,7 +255,11 @@ class Amalgamation:
                         "add it: the banner takes the version from there")
         library = [e for e in self.entries if e.path != C_PUBLIC and not e.path.startswith(C_FOLDER)]
         declarations = self.part([e for e in library if not e.path.endswith(".cpp")])
-        code = self.part([e for e in library if e.path.endswith(".cpp")])
+        self.hoisted = []
+        code = self.part([e for e in library if e.path.endswith(".cpp")],
+                         lambda e: (f"#if AUSPEX_PART({part_of(e.path)})",))
+        code = [*self.hoisted, *code]
+        self.hoisted = None
         results = {RESULT: self.header(version, public, declarations, code)}
         if C_PUBLIC in self.rank:
             results[C_RESULT] = self.c_header(version)
@@ -271,7 +289,14 @@ class Amalgamation:
             "// ==== the internals: code " + "=" * 76,
             "#if defined(AUSPEX_IMPLEMENTATION) && !defined(AUSPEX_IMPLEMENTATION_INCLUDED)",
             "#define AUSPEX_IMPLEMENTATION_INCLUDED",
+            "#ifndef AUSPEX_IMPLEMENTATION_PART",
+            "#define AUSPEX_IMPLEMENTATION_PART 0",
+            f"#elif AUSPEX_IMPLEMENTATION_PART < 1 || AUSPEX_IMPLEMENTATION_PART > {len(PARTS)}",
+            f'#error "AUSPEX_IMPLEMENTATION_PART: expected 1 .. {len(PARTS)}, each in one source file, or nothing"',
+            "#endif",
+            "#define AUSPEX_PART(n) (AUSPEX_IMPLEMENTATION_PART == 0 || AUSPEX_IMPLEMENTATION_PART == (n))",
             *self.shielded(code),
+            "#undef AUSPEX_PART",
             "",
             "#endif  // AUSPEX_IMPLEMENTATION_INCLUDED",
         ]

@@ -119,6 +119,30 @@ class Makes(BaseAmalgamate):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(subprocess.run([program]).returncode, 0)
 
+    def test_each_part_of_the_implementation_is_a_unit_and_all_of_them_make_the_whole(self):
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if not compiler:
+            self.skipTest("no compiler")
+        self.write({"src/auspex.cpp": TREE["src/auspex.cpp"] + '#include "engine/top.cpp"\n',
+                    "src/engine/top.cpp": '#include "../plan/high.h"\n#include <vector>\nnamespace auspex { int top() '
+                                          '{ return high() + static_cast<int>(std::vector<int>(1).size()); } }\n',
+                    "user.cpp": "namespace auspex { int top(); }\n"
+                                "int main() { return auspex::top() == 3 ? 0 : 1; }\n"})
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        units = [os.path.join(self.root, "user.o")]
+        command = [compiler, "-std=c++17", "-I", os.path.join(self.root, "single_include"), "-c", "-x", "c++"]
+        subprocess.run([*command, os.path.join(self.root, "user.cpp"), "-o", units[0]], check=True)
+        for part in range(1, 7):
+            units.append(os.path.join(self.root, f"{part}.o"))
+            done = subprocess.run([*command, f"-DAUSPEX_IMPLEMENTATION_PART={part}", "-", "-o", units[-1]], text=True,
+                                  input='#define AUSPEX_IMPLEMENTATION\n#include "auspex.hpp"\n', capture_output=True)
+            self.assertEqual(done.returncode == 0, part < 6, done.stderr)
+        self.assertIn("expected 1 .. 5", done.stderr)
+        program = os.path.join(self.root, "program")
+        done = subprocess.run([compiler, *units[:-1], "-o", program], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)  # nothing is missing, nothing is there twice
+        self.assertEqual(subprocess.run([program]).returncode, 0)
 
     def test_macros_that_other_headers_define_neither_break_it_nor_get_lost(self):
         compiler = shutil.which("g++") or shutil.which("clang++")

@@ -126,10 +126,10 @@ minimal() {
         build/minimal $demo "2026-03-14 08:00 Pump-3" | tee /dev/stderr | grep -q .
 }
 # two_versions: one program holds the library twice, once as another version; no function is in both. The other version
-# is the header in two units: both include it plainly, one of them then defines the implementation. Without SIMD and
-# Vulkan, so that this compiles too.
+# is the header in several units: all include it plainly, one by the application, the others then define a part of the
+# implementation each. Without SIMD and Vulkan, so that this compiles too.
 two_versions() {
-    local other=build/two-versions number='9.8.7' unit
+    local other=build/two-versions number='9.8.7' part
     mkdir -p $other && sed -e "s/^#define AUSPEX_VERSION_NAMESPACE .*/#define AUSPEX_VERSION_NAMESPACE v${number//./_}/" \
         -e "s/^#define AUSPEX_VERSION \".*/#define AUSPEX_VERSION \"$number\"/" $single/auspex.hpp >$other/auspex.hpp &&
         cp $single/auspex.h $other/ || return 1
@@ -137,7 +137,11 @@ two_versions() {
     local compile="$cache g++ $options"
     $compile -I $other -c tests/two_units/user.cpp -o $other/user.o || return 1
     # By the other compiler, as a library from elsewhere may be; Clang takes half as long as GCC, too.
-    $cache clang++ $options -I $other -c tests/two_units/implementation.cpp -o $other/implementation.o || return 1
+    for part in 1 2 3 4 5; do
+        $cache clang++ $options -DAUSPEX_IMPLEMENTATION_PART=$part -I $other -c tests/two_units/implementation.cpp \
+            -o $other/part-$part.o || return 1
+    done
+    ld -r $other/part-?.o -o $other/implementation.o || return 1
     g++ $other/user.o $other/implementation.o -o $other/units -pthread && $other/units || return 1
     $compile -I $single -c tests/two_versions/part.cpp -DPART=first_version -o $other/first.o &&
         $compile -I $other -c tests/two_versions/part.cpp -DPART=second_version -o $other/second.o || return 1

@@ -1,4 +1,5 @@
-// The one unit that holds the library, stb-style; a plain include may come before.
+// The unit that holds the library, stb-style, or with AUSPEX_IMPLEMENTATION_PART a part of it; a plain include may come
+// before.
 #include "auspex.hpp"
 
 // As Windows and Qt define them; the implementation uses these names.
@@ -7,6 +8,7 @@
 #define slots
 
 #define AUSPEX_IMPLEMENTATION
+#if !defined(AUSPEX_IMPLEMENTATION_PART) || AUSPEX_IMPLEMENTATION_PART == 1
 #define AUSPEX_C_IMPLEMENTATION
 #include "auspex.h"  // brings auspex.hpp
 
@@ -20,3 +22,6 @@ auspex::Status open_and_close() {
     auspex::Device device;
     return auspex::Device::open(options).get(device);
 }
+#else
+#include "auspex.hpp"
+#endif
