@@ -30,8 +30,8 @@ RESULT = "single_include/auspex.hpp"
 C_PUBLIC = "src/auspex.h"
 C_FOLDER = "src/capi/"
 C_RESULT = "single_include/auspex.h"
-# The folders whose code is in each part of the implementation; the deepest counts, and part 1 has all others.
-PARTS = (("src/base/", "src/plan/"), ("src/grammar/",), ("src/machine/",), ("src/machine/vulkan/",), ("src/engine/",))
+# The folders of each part of the implementation. The first match counts; other folders belong to part 1.
+PARTS = (("src/base/", "src/plan/"), ("src/grammar/",), ("src/machine/vulkan/",), ("src/machine/",), ("src/engine/",))
 CODE = (".h", ".hpp", ".cpp")
 PASTED = (".inl", ".inc")
 
@@ -57,9 +57,8 @@ class Entry:
 
 
 def part_of(path):
-    """The part of the implementation that a file's code belongs to, counted from 1."""
-    found = [(len(folder), i) for i, folders in enumerate(PARTS, 1) for folder in folders if path.startswith(folder)]
-    return max(found)[1] if found else 1
+    """The part of the implementation that has a file's code, counted from 1."""
+    return next((i for i, folders in enumerate(PARTS, 1) if path.startswith(folders)), 1)
 
 
 class Amalgamation:
@@ -69,7 +68,7 @@ class Amalgamation:
         self.entries = []
         self.rank = {PUBLIC: -1}  # place in the file list; the public header comes first
         self.system_seen = set()
-        self.hoisted = None  # where a list: gets the system headers that every part of the code includes
+        self.hoisted = None  # while the code is made: its unconditional system includes, which go before all parts
 
     def refuse(self, where, what, mend):
         self.problems.append(f"{where}: {what}\n    mend: {mend}")
@@ -229,8 +228,7 @@ class Amalgamation:
         return ["", bar, ""] + self.body(entry.path, self.rank[entry.path], entry.conditions)
 
     def part(self, entries, around=lambda entry: ()):
-        """Sections with their conditions, around() and those of the list, written once around neighbours that share
-        them."""
+        """Sections within the conditions of around() and of the list, which neighbours share."""
         out, open_ = [], ()
         for entry in entries:
             conditions = (*around(entry), *entry.conditions)

@@ -4,8 +4,8 @@
 // The including kernel declares before this file: what attend_prologue.glsl declares with APPENDS (rope[]: one uvec2
 // per pair, the frequency in turns per position times 2^64, low word first), D_HEAD, K_TYPE, QUADS (D_HEAD / 4),
 // AT_ONCE (heads at a time, at most group size / QUADS), shared float sums_s[group size / 8], and shared vec4
-// q_s[rows * QUADS], or, where these share words with other things, Q_S(i) for q_s[i] and Q_BITS(x) and Q_FLOAT(x) from
-// and to float.
+// q_s[rows * QUADS]. A kernel where other data shares these words defines Q_S(i) in place of q_s[i], Q_BITS(x) to
+// convert from float, and Q_FLOAT(x) to convert to float.
 
 #include "rotation.glsl"
 

@@ -7,8 +7,8 @@
 //         is 0. FLAGS: args.flags. CHAINED: chain.glsl, with the counters in buffer 0. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
 // Grid    x: at least ceil(n_row * PER_KV / (8 TILES)), y: kv head, z: at least the chunks that the pass sees (surplus
 //         workgroups return at once). Group 256: 8 full subgroups of 32
-// Shared  13 KiB a tile. A core keeps its split between cache and shared memory until it is idle, and chained to a
-//         product it is not: of the 32 KiB that products ask for, two workgroups must fit into one core
+// Shared  13 KiB a tile. A core changes the split of its memory into cache and shared memory only while it is idle.
+//         Chained to a product it keeps the 32 KiB of the product's, and two workgroups must fit into these
 // Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 TILES queries; further ones read what those before
 //         left in the device's cache. With 128 registers or less two workgroups share a core. A step of few rows waits
 //         for instructions, so what a layer's shape decides is a constant
@@ -62,8 +62,8 @@ layout(set = 0, binding = 0, std430) coherent buffer Words { uint words[]; };
 const uint LANE_GROUPS = GROUP / 8u, QUADS = 64u, STREAMS = GROUP / QUADS, AT_ONCE = STREAMS;
 const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: queries, weights
 
-// Queries as halves, in the order of the matrices, then their rounding errors; in the end results. From WEIGHTS on the
-// weights of a block, likewise; in the beginning AT_ONCE rotated keys or queries.
+// First the queries as halves, in the order of the matrices, and behind them their rounding errors; at the end the
+// results. From WEIGHTS on first AT_ONCE rotated keys or queries, then the weights of a block, laid out as the queries.
 const uint WEIGHTS = 2u * ROOM * QX;
 shared uvec4 bits_s[WEIGHTS + 2u * ROOM * PX];
 #define Q_S(i) bits_s[WEIGHTS + (i)]

@@ -153,7 +153,7 @@ typedef struct auspex_device_options {
     void* jobs_user;
     uint32_t max_submit_ms; /* on a GPU: how long one submission of a prompt may take; 0: 50 */
     uint32_t reserved2;     /* 0 */
-    uint32_t barriers_only; /* 1: kernels of a step wait by barriers alone, for a GPU's driver that hangs otherwise */
+    uint32_t barriers_only; /* 1: synchronise the kernels of a step with barriers only, if a GPU driver hangs in one */
     uint32_t reserved3;     /* 0 */
 } auspex_device_options;
 

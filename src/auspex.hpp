@@ -214,9 +214,9 @@ struct DeviceOptions {
     /// between two of them. The library measures each piece of a prompt and cuts the next into fewer layers and rows;
     /// the first piece may exceed the limit. A decode step is always one submission. 0: 50.
     uint32_t max_submit_ms = 0;
-    /// On a GPU: kernels of a step wait for each other by barriers alone. Without it they wait by counters where the
-    /// driver is known to start dispatches in order (NVIDIA's), which makes steps 6 to 15 % faster. For a driver that
-    /// hangs there. The text is the same.
+    /// On a GPU: synchronise the kernels of a step with barriers only. By default they wait on counters where the
+    /// driver is known to start dispatches in order (NVIDIA's), which makes steps 6 to 15 % faster. Set it if a driver
+    /// hangs in a step. The text is the same.
     bool barriers_only = false;
     /// Memory that a model and a session may take together; on a GPU, that all models and sessions of the device may
     /// take. 0: what the driver or the system reports as free.

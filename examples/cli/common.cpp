@@ -79,9 +79,8 @@ void add_place(CLI::App& command, PlaceOptions& o) {
     command.add_option(
         "--memory-limit", o.memory_limit,
         "Memory limit of the device, as in 12G; on a GPU, experts that do not fit stay in the host's memory");
-    command.add_flag(
-        "--barriers-only", o.barriers_only,
-        "On a GPU whose driver hangs: let kernels wait by barriers alone; slower, the text stays the same");
+    command.add_flag("--barriers-only", o.barriers_only,
+                     "Synchronise GPU kernels with barriers only, if a driver hangs; slower, the text stays the same");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
     command.add_option_function<int>(
         "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },

@@ -38,49 +38,41 @@ uint32_t DispatchList::key_index(const PipelineKey& key) {
     return static_cast<uint32_t>(keys_.size() - 1);
 }
 
+DispatchList::Entry& DispatchList::append(Entry::Kind kind, Span<const Region> regions) {
+    Entry e;
+    e.kind = kind;
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = static_cast<uint32_t>(regions.size());
+    regions_.insert(regions_.end(), regions.begin(), regions.end());
+    entries_.push_back(e);
+    return entries_.back();
+}
+
 void DispatchList::dispatch(const PipelineKey& key, Span<const Region> regions, const void* push, uint32_t push_bytes,
                             const Grid& grid, const char* label, uint64_t bytes) {
     AUSPEX_ASSERT(push_bytes % 4 == 0);
-    Entry e;
+    Entry& e = append(Entry::Kind::dispatch, regions);
     e.key = key_index(key);
-    e.first_region = static_cast<uint32_t>(regions_.size());
-    e.n_region = static_cast<uint32_t>(regions.size());
     e.first_word = static_cast<uint32_t>(words_.size());
     e.n_word = push_bytes / 4;
     e.grid = grid;
     e.label = label;
     e.bytes = bytes;
-    regions_.insert(regions_.end(), regions.begin(), regions.end());
     words_.resize(words_.size() + e.n_word);
     std::memcpy(words_.data() + e.first_word, push, push_bytes);
-    entries_.push_back(e);
 }
 
 void DispatchList::copy(const Region& to, const Region& from) {
-    Entry e;
-    e.kind = Entry::Kind::copy;
-    e.first_region = static_cast<uint32_t>(regions_.size());
-    e.n_region = 2;
-    regions_.push_back(to);
-    regions_.push_back(from);
-    entries_.push_back(e);
+    const Region both[] = {to, from};
+    append(Entry::Kind::copy, {both, 2});
 }
 
-void DispatchList::fill(const Region& to) {
-    Entry e;
-    e.kind = Entry::Kind::fill;
-    e.first_region = static_cast<uint32_t>(regions_.size());
-    e.n_region = 1;
-    regions_.push_back(to);
-    entries_.push_back(e);
-}
+void DispatchList::fill(const Region& to) { append(Entry::Kind::fill, {&to, 1}); }
 
 void DispatchList::barrier(uint32_t before, uint32_t after) {
-    Entry e;
-    e.kind = Entry::Kind::barrier;
+    Entry& e = append(Entry::Kind::barrier, {});
     e.sync_before = before;
     e.sync_after = after;
-    entries_.push_back(e);
 }
 
 // ---------------------------------------------------------------------------------------- chains

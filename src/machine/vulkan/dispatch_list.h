@@ -1,8 +1,7 @@
 // machine/vulkan/dispatch_list: what one command buffer does, as plain data.
 //
 // What    DispatchList: dispatches, copies, fills and barriers in order, with pipeline keys, buffers, push constants
-// and
-//         group counts. Built once by ListBuilder, then printed, counted, compiled (pipelines made in parallel),
+//         and group counts. Built once by ListBuilder, then printed, counted, compiled (pipelines made in parallel),
 //         recorded into a command buffer, and replayed from there. Building a list needs no pipeline and records
 //         nothing.
 // Owns    no device object; regions stay valid as long as the memory they were taken from.
@@ -28,11 +27,11 @@ class DispatchList {
         enum class Kind : uint8_t { dispatch, copy, fill, barrier };
         Kind kind = Kind::dispatch;
         uint32_t key = 0;  ///< dispatch: index into keys()
-        uint32_t first_region = 0,
-                 n_region = 0;                ///< dispatch: bindings 0, 1, ...; copy: destination, source; fill: one
-        uint32_t first_word = 0, n_word = 0;  ///< dispatch: push constants
-        uint32_t chain_word = 0;              ///< dispatch: where its ChainArgs are among them; 0: it has none
-        Grid grid;                            ///< dispatch
+        /// dispatch: bindings 0, 1, ...; copy: destination, source; fill: one
+        uint32_t first_region = 0, n_region = 0;
+        uint32_t first_word = 0, n_word = 0;       ///< dispatch: push constants
+        uint32_t chain_word = 0;                   ///< dispatch: where its ChainArgs are among them; 0: it has none
+        Grid grid;                                 ///< dispatch
         uint32_t sync_before = 0, sync_after = 0;  ///< barrier: Sync bits
         const char* label = "";                    ///< dispatch: kernel class, for profiles; a string literal
         uint64_t bytes = 0;                        ///< dispatch: weights and states it moves at least
@@ -57,7 +56,7 @@ class DispatchList {
     void dispatch(const PipelineKey& key, Span<const Region> regions, const void* push, uint32_t push_bytes,
                   const Grid& grid, const char* label, uint64_t bytes);
     void copy(const Region& to, const Region& from);
-    /// With zeroes.
+    /// Writes zeros.
     void fill(const Region& to);
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
     /// The last dispatch may be chained (chain.glsl): its kernel waits and counts as the ChainArgs say that are at this
@@ -91,6 +90,7 @@ class DispatchList {
     Status record(Pipelines& pipelines, Span<const Pipelines::Id> ids, Commands* commands, bool timed = false) const;
 
   private:
+    Entry& append(Entry::Kind kind, Span<const Region> regions);
     uint32_t key_index(const PipelineKey& key);
     size_t stage_end(size_t first) const;
     bool chains(size_t first, size_t end) const;
