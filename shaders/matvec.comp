@@ -7,7 +7,7 @@
 //         moe_columns.glsl
 // Grid    x: ceil(n_tile / TILES). Group n, a multiple of 8; 8 lanes share a row: lane t + 4 j takes columns
 //         128 j + 16 i + 4 t + 0 .. 3 of every column tile. Of the n / 8 lane groups SPLIT share a row (column tiles s,
-//         s + SPLIT, ..), so a lane group holds ROWS = 16 * SPLIT * 8 / n rows
+//         s + SPLIT, ..), so a lane group holds ROWS = 16 * SPLIT * 8 / n rows, for all of which it reads x once
 // Shared  n * ROWS * X_ROWS floats and what matvec_common.glsl has. No subgroup operations
 // Cost    weights are read once: memory bandwidth bounds it; 2 * d_in * d_out flops a row
 // Order   columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order: nothing depends on X_ROWS, the
@@ -65,21 +65,21 @@ void main() {
         [[unroll]] for (uint i = 0u; i < ROWS * X_ROWS; i++) acc[i] = 0.0;
         for (uint c = part; c < args.n_col; c += SPLIT) {
             const uint k0 = c * 256u + j * 128u + t * 4u, k_end = columns_end(c);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                vec4 v[8];
-                unpack(tile_of(safe, c) * TILE, row0 + r, j, t, v);
-                for (uint i = 0u; i < 8u; i++) {
-                    const uint k = k0 + i * 16u;
-                    if (k < k_end) {
-                        const vec4 m = BY_ROW ? vec4(weight_of(c)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
-                        [[unroll]] for (uint col = 0u; col < X_ROWS; col++) {
-                            if (!has_column(col)) break;
-                            precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;
+            vec4 v[ROWS][8];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) unpack(tile_of(safe, c) * TILE, row0 + r, j, t, v[r]);
+            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                const uint k = k0 + i * 16u;
+                if (k < k_end) {
+                    const vec4 m = BY_ROW ? vec4(weight_of(c)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
+                    [[unroll]] for (uint col = 0u; col < X_ROWS; col++) {
+                        if (!has_column(col)) break;
+                        precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;
+                        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
                             float q = acc[r * X_ROWS + col];
-                            q = fma(v[i].x, a.x, q);
-                            q = fma(v[i].y, a.y, q);
-                            q = fma(v[i].z, a.z, q);
-                            q = fma(v[i].w, a.w, q);
+                            q = fma(v[r][i].x, a.x, q);
+                            q = fma(v[r][i].y, a.y, q);
+                            q = fma(v[r][i].z, a.z, q);
+                            q = fma(v[r][i].w, a.w, q);
                             acc[r * X_ROWS + col] = q;
                         }
                     }

@@ -52,7 +52,7 @@ struct Product {
 };
 constexpr float kBefore = -777.0f;  // y and the residual before
 
-Product product(Vulkan& v, const Job& j) {
+Product product_on(Vulkan& v, const vk::DeviceTraits& traits, const Job& j) {
     const PackedWeights& w = *j.a;
     const vk::Tiling t = vk::tiling(w.type, w.d_out, w.d_in, j.b != nullptr);
     const uint32_t n_half = j.exact ? 2 : 1;
@@ -94,7 +94,7 @@ Product product(Vulkan& v, const Job& j) {
         rig.commands.dispatch(j.n_row);
         rig.commands.barrier();
     }
-    const vk::GemmChoice c = vk::choose_gemm(v.gpu->traits, j.matrix, t, j.n_row, true, j.epilogue, j.exact);
+    const vk::GemmChoice c = vk::choose_gemm(traits, j.matrix, t, j.n_row, true, j.epilogue, j.exact);
     for (uint32_t i = 0, s = 0; i < t.n_row; i += slice, s++) {
         args::GemmArgs a{};
         a.n_row = j.n_row;
@@ -121,6 +121,19 @@ Product product(Vulkan& v, const Job& j) {
     p.scale.assign(rig.at<float>(scale), rig.at<float>(scale) + j.n_row);
     p.halves.assign(rig.at<uint16_t>(halves), rig.at<uint16_t>(halves) + (j.n_row + 1) * size_t{row_halves});
     if (to_halves) p.y_halves.assign(rig.at<uint16_t>(y), rig.at<uint16_t>(y) + j.n_row * size_t{next_halves});
+    return p;
+}
+
+/// On a software device also as a GPU computes it, which gives the same bits.
+Product product(Vulkan& v, const Job& j) {
+    vk::DeviceTraits traits = v.gpu->traits;
+    Product p = product_on(v, traits, j);
+    if (traits.is_cpu()) {
+        traits.type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+        const Product gpu = product_on(v, traits, j);
+        CHECK(test::same_bits(p.y, gpu.y));
+        CHECK(p.y_halves == gpu.y_halves);
+    }
     return p;
 }
 

@@ -117,8 +117,7 @@ struct Job {
     uint32_t slice_rows = 0;  ///< tile rows of a slice; 0: all
 };
 
-Product product(Vulkan& v, const Job& j, uint32_t n_row) {
-    vk::DeviceTraits traits = v.gpu->traits;
+Product product_on(Vulkan& v, vk::DeviceTraits traits, const Job& j, uint32_t n_row) {
     if (traits.n_core > 0) traits.n_core = 2;  // so that workgroups get several tile rows, and teams
     const vk::Tiling t = vk::tiling(j.type, j.d_out, j.d_in, j.interleaved);
     Bench b(v);
@@ -175,6 +174,19 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
         }
     });
     return {b.read(y), b.read(out)};
+}
+
+/// On a software device also as a GPU computes it, which gives the same bits.
+Product product(Vulkan& v, const Job& j, uint32_t n_row) {
+    vk::DeviceTraits traits = v.gpu->traits;
+    const Product p = product_on(v, traits, j, n_row);
+    if (traits.is_cpu()) {
+        traits.type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+        const Product gpu = product_on(v, traits, j, n_row);
+        CHECK(test::same_bits(p.y, gpu.y));
+        CHECK(test::same_bits(p.out, gpu.out));
+    }
+    return p;
 }
 
 /// `bound`: sum of (|w| + mean |w|) |x|. The mean is there for what cancels: a zero point or a min meets

@@ -164,12 +164,12 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // 16 groups of 8 lanes. On a software device each computes one row; else two groups share two rows, and each
-        // takes half of the columns.
-        const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
+        // Two groups of 8 lanes share their rows, and each takes half of the columns: two rows where 16 groups have a
+        // tile. On a software device, where each load is a loop over the lanes, four rows, for which x is read once.
+        const uint32_t split = t.n_col < 2 ? 1 : 2;
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
-        c.key.group = 128;
+        c.key.group = traits.is_cpu() ? 32 * split : 128;
         namespace s = spec::matvec;
         c.key.constants = {{s::kXRows, n_row},
                            {s::kSplit, split},

@@ -134,21 +134,26 @@ const S* cheapest(const S (&sizes)[kCount], uint32_t bm, const Cost& cost_of) {
 
 /// gemm.comp, the kernel for devices without matrix units. bm, n_row_of: as for best_size().
 template <class Rows>
-GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts, bool exact, uint32_t bm,
-                 const Rows& n_row_of) {
+GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts,
+                 bool exact, uint32_t bm, const Rows& n_row_of) {
     GemmChoice c;
     const PlainSize* best =
         cheapest(kPlainSizes, bm, [&](const PlainSize& s) { return ceil_div(n_row_of(s), uint64_t{s.bm}) * s.cost; });
     AUSPEX_ASSERT(best);  // every bm that another choice may require is one of kPlainSizes
     c.bm = best->bm;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
-    c.key.group = 128;
+    // On a software device each load is a loop over the lanes, so an invocation computes more results for a load: 8 x 4
+    // or 16 x 4. That takes 16.5 KiB for the weights of 128 columns.
+    const bool staged = !traits.is_cpu() || traits.max_shared_bytes < 16896;
+    c.key.group = staged ? 128 : c.bm == 64 ? 32 : 16;
     namespace s = spec::gemm;
     c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)},
                        {s::kScaled, scaled},
                        {s::kExperts, experts},
                        {s::kExact, exact},
-                       {s::kGroupM, c.bm}};
+                       {s::kGroupM, c.bm},
+                       {s::kAlongN, staged && c.bm < 64 ? 16u : 8u},
+                       {s::kStaged, staged}};
     return c;
 }
 
@@ -174,7 +179,7 @@ const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint6
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, bool exact = false, uint32_t stage_tiles = 0) {
     const auto rows = [&](const auto&) { return uint64_t{n_row}; };
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false, exact, 0, rows);
+    if (!matrix) return tune_gemm_impl::plain(traits, t, scaled, epilogue, false, exact, 0, rows);
     const uint32_t n_tile = stage_tiles > t.n_row ? stage_tiles : t.n_row;
     GemmChoice c;
     tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, 0, n_tile, rows), t, scaled, epilogue,
@@ -193,7 +198,7 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
             n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
         return blocks * s.bm;
     };
-    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true, exact, bm, rows);
+    if (!matrix) return tune_gemm_impl::plain(traits, t, scaled, epilogue, true, exact, bm, rows);
     GemmChoice c;
     tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, bm, t.n_row, rows), t, scaled,
                              epilogue, true, exact);
