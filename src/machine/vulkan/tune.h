@@ -164,12 +164,13 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // Two groups of 8 lanes share their rows, and each takes half of the columns: two rows where 16 groups have a
-        // tile. On a software device, where each load is a loop over the lanes, four rows, for which x is read once.
-        const uint32_t split = t.n_col < 2 ? 1 : 2;
+        // Up to four groups of 8 lanes share their rows, and each takes a part of the columns. They hold at most two
+        // rows; on a software device, where each load is a loop over the lanes, four, for which x is read once.
+        const bool roomy = traits.max_group_invocations >= 256 && traits.max_shared_bytes >= 20480;
+        const uint32_t split = std::min(t.n_col, roomy ? 4u : 2u);
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
-        c.key.group = traits.is_cpu() ? 32 * split : 128;
+        c.key.group = traits.is_cpu() ? 32 * split : split == 1 ? 128 : 64 * split;
         namespace s = spec::matvec;
         c.key.constants = {{s::kXRows, n_row},
                            {s::kSplit, split},
