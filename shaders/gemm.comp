@@ -11,8 +11,8 @@
 //         and all weights of 128 columns are in shared memory
 // Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group N, 128 if STAGED, else a divisor of it: a workgroup
 //         computes GROUP_M rows x 32 columns of y, an invocation TM x TN of them: rows m + NM i, columns n + NN j
-// Shared  as floats, STAGED 4.5 KiB and 144 bytes a row: 32 columns at a time; else 16.5 KiB: 128 columns. No subgroup
-//         operations
+// Shared  STAGED: 4.5 KiB and 144 bytes a row, 32 columns of weights and x as floats. Else 16.5 KiB, 128 columns of
+//         weights. No subgroup operations
 // Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows
 // Order   columns by their places in one invocation: a result does not depend on the number of rows
 // CPU     src/machine/cpu, matmul
@@ -76,7 +76,9 @@ void main() {
         vec4 v[8];
         if (STAGED == 1u) unpack_share(me, tile0, half_tile, v);
         [[dont_unroll]] for (uint step = 0u; step < STEPS; step++) {
-            const uint at = turn * STEPS + step, from = at < n_step ? at * GROUPS + rest : (at - n_step) * GROUPS;
+            // STAGED: the next groups of x are on their way while these are multiplied.
+            const uint at = min(turn * STEPS + step + STAGED, n_step * (1u + EXACT) - 1u);
+            const uint from = at < n_step ? at * GROUPS + rest : (at - n_step) * GROUPS;
             barrier();
             if (STAGED == 1u) {
                 const uint t = me & 3u;
@@ -93,11 +95,8 @@ void main() {
                 }
             }
             barrier();
-            // The next groups of x are on their way meanwhile.
-            const uint next = min(at + 1u, n_step * (1u + EXACT) - 1u);
             if (STAGED == 1u)
-                [[unroll]] for (uint i = 0u; i < NX; i++)
-                    next_x[i] = x[x_at[i] + (next < n_step ? next * GROUPS + rest : (next - n_step) * GROUPS)];
+                [[unroll]] for (uint i = 0u; i < NX; i++) next_x[i] = x[x_at[i] + from];
             [[dont_unroll]] for (uint k0 = 0u; k0 < GROUPS; k0 += AT_ONCE) {
                 [[unroll]] for (uint u = 0u; u < AT_ONCE; u++) {
                     const uint k = k0 + u;

@@ -124,7 +124,7 @@ Product product_on(Vulkan& v, const vk::DeviceTraits& traits, const Job& j) {
     return p;
 }
 
-/// On a software device also as a GPU computes it, which gives the same bits.
+/// On a software device, runs the form for GPUs as well: both give the same bits.
 Product product(Vulkan& v, const Job& j) {
     vk::DeviceTraits traits = v.gpu->traits;
     Product p = product_on(v, traits, j);

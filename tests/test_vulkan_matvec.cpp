@@ -176,7 +176,7 @@ Product product_on(Vulkan& v, vk::DeviceTraits traits, const Job& j, uint32_t n_
     return {b.read(y), b.read(out)};
 }
 
-/// On a software device also as a GPU computes it, which gives the same bits.
+/// On a software device, runs the form for GPUs as well: both give the same bits.
 Product product(Vulkan& v, const Job& j, uint32_t n_row) {
     vk::DeviceTraits traits = v.gpu->traits;
     const Product p = product_on(v, traits, j, n_row);

@@ -164,8 +164,8 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // Up to four groups of 8 lanes share their rows, and each takes a part of the columns. They hold at most two
-        // rows; on a software device, where each load is a loop over the lanes, four, for which x is read once.
+        // Up to four groups of 8 lanes have the same rows and a part of the columns each: one row or two, four on a
+        // software device, where each load is a loop over the lanes. The sums of kMaxRows rows need 18 KiB.
         const bool roomy = traits.max_group_invocations >= 256 && traits.max_shared_bytes >= 20480;
         const uint32_t split = std::min(t.n_col, roomy ? 4u : 2u);
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
