@@ -59,24 +59,26 @@ void main() {
         }
         p_s[t] = s;
         barrier();
-        float highest = top;
-        for (uint i0 = 0u; i0 < 64u; i0 += 8u)
-            [[unroll]] for (uint u = 0u; u < 8u; u++) highest = max(highest, p_s[i0 + u]);
-        precise float alpha = highest == top ? 1.0 : exp(top - highest);
-        precise float add = 0.0;
-        vec4 part = vec4(0.0);
-        for (uint i0 = 0u; i0 < 64u; i0 += 8u)
-            [[unroll]] for (uint u = 0u; u < 8u; u++) {
-                const uint i = i0 + u;
-                if (p_s[i] == kMasked) continue;
-                precise float e = exp(p_s[i] - highest);
-                add = add + e;
-                if (t < D_HEAD / 4u)
+        if (4u * t < D_HEAD) {
+            const uint n_key = min(p - block + 1u, 64u);
+            float highest = top;
+            for (uint i0 = 0u; i0 < n_key; i0 += 8u)
+                [[unroll]] for (uint u = 0u; u < 8u; u++) highest = max(highest, p_s[i0 + u]);
+            precise float alpha = highest == top ? 1.0 : exp(top - highest);
+            precise float add = 0.0;
+            vec4 part = vec4(0.0);
+            for (uint i0 = 0u; i0 < n_key; i0 += 8u)
+                [[unroll]] for (uint u = 0u; u < 8u; u++) {
+                    const uint i = i0 + u;
+                    if (p_s[i] == kMasked) continue;
+                    precise float e = exp(p_s[i] - highest);
+                    add = add + e;
                     part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t), part);
-            }
-        sum = fma(sum, alpha, add);
-        o = fma(o, vec4(alpha), part);
-        top = highest;
+                }
+            sum = fma(sum, alpha, add);
+            o = fma(o, vec4(alpha), part);
+            top = highest;
+        }
     }
     for (uint k = 0u; k < 4u; k++) {
         const uint c = 4u * t + k;

@@ -13,9 +13,10 @@
 //         7 state  f32 [n_head_v, d_val, d_key]                                     read; written: committed rows
 //         8 term   f32 [2, kMaxRows, n_head_v * (1 + d_key + d_val)]: decay, k, u   read, written
 //         9 out    f32 [row, n_head_v * d_val]                                      written
-//         10 spare f32 [n_head_v, d_val, d_key]: S while rows are tentative         read, written
+//         10 spare f32 [n_head_v, d_val, d_key]: S from row to row                  read, written
 // Push    DeltaAnyArgs
-// Grid    x: value head. Group 128: invocation t owns columns t, t + 128 of S
+// Grid    x: value head. Group 64 or 128: invocation t owns columns t, t + group, .. of S
+// Shared  4 KiB. No subgroup operations
 // Cost    8 * d_key * d_val flops and 16 * d_key * d_val bytes per row and head
 // Order   every sum runs over its index in one invocation: a row's bits do not depend on n_row.
 // Source  Gated Delta Networks (Yang 2024)
@@ -40,6 +41,7 @@ shared float q_s[256];
 shared float k_s[256];
 shared float v_s[256];
 shared float o_s[256];
+shared float squares[2];  // of q and k, later of the output
 
 float convolved(uint row, uint channel, uint conv_dim) {
     precise float y = 0.0;
@@ -56,7 +58,7 @@ float convolved(uint row, uint channel, uint conv_dim) {
 void main() {
     const uint n_row = step.n_row;
     if (n_row == 0u) return;
-    const uint t = gl_LocalInvocationIndex, n = 128u, h = gl_WorkGroupID.x;
+    const uint t = gl_LocalInvocationIndex, n = gl_WorkGroupSize.x, h = gl_WorkGroupID.x;
     const uint d_key = args.d_key, d_val = args.d_val;
     const uint r = args.n_head_v / args.n_head_k, hk = args.grouped != 0u ? h / r : h % args.n_head_k;
     const uint key_all = args.n_head_k * d_key, conv_dim = 2u * key_all + args.n_head_v * d_val;
@@ -73,8 +75,7 @@ void main() {
                 state[at + j] = fma(term[base + k_term + j], u, d);
             }
         }
-        if (tentative)
-            for (uint j = 0u; j < d_key; j++) spare[at + j] = state[at + j];
+        for (uint j = 0u; j < d_key; j++) spare[at + j] = state[at + j];
     }
     for (uint row = 0u; row < n_row; row++) {
         barrier();
@@ -84,14 +85,17 @@ void main() {
         }
         for (uint j = t; j < d_val; j += n) v_s[j] = convolved(row, 2u * key_all + h * d_val + j, conv_dim);
         barrier();
-        float qq = 0.0, kk = 0.0;
-        for (uint j = 0u; j < d_key; j++) {
-            qq = fma(q_s[j], q_s[j], qq);
-            kk = fma(k_s[j], k_s[j], kk);
+        if (t < 2u) {
+            float sum = 0.0;
+            for (uint j = 0u; j < d_key; j++) {
+                const float c = t == 0u ? q_s[j] : k_s[j];
+                sum = fma(c, c, sum);
+            }
+            squares[t] = sum;
         }
-        precise float q_unit = inversesqrt(qq + 1e-6) * inversesqrt(float(d_key));
-        precise float k_unit = inversesqrt(kk + 1e-6);
         barrier();
+        precise float q_unit = inversesqrt(squares[0] + 1e-6) * inversesqrt(float(d_key));
+        precise float k_unit = inversesqrt(squares[1] + 1e-6);
         for (uint j = t; j < d_key; j += n) {
             precise float q = q_s[j] * q_unit, k = k_s[j] * k_unit;
             q_s[j] = q;
@@ -107,29 +111,37 @@ void main() {
             const uint at = (h * d_val + c) * d_key;
             float dot_k = 0.0, dot_q = 0.0;
             for (uint j = 0u; j < d_key; j++) {
-                precise float d = (tentative ? spare[at + j] : state[at + j]) * e;
+                precise float d = spare[at + j] * e;
                 dot_k = fma(d, k_s[j], dot_k);
             }
             precise float u = beta * (v_s[c] - dot_k);
             for (uint j = 0u; j < d_key; j++) {
-                precise float d = (tentative ? spare[at + j] : state[at + j]) * e;
+                precise float d = spare[at + j] * e;
                 const float s = fma(k_s[j], u, d);
-                if (tentative) spare[at + j] = s;
-                else state[at + j] = s;
+                spare[at + j] = s;
                 dot_q = fma(s, q_s[j], dot_q);
             }
             o_s[c] = dot_q;
             if (tentative) term[step.parity * half_term + row * d_term + u_term + c] = u;
         }
         barrier();
-        float oo = 0.0;
-        for (uint j = 0u; j < d_val; j++) oo = fma(o_s[j], o_s[j], oo);
-        precise float unit = inversesqrt(oo / float(d_val) + args.eps);
+        if (t == 0u) {
+            float sum = 0.0;
+            for (uint j = 0u; j < d_val; j++) sum = fma(o_s[j], o_s[j], sum);
+            squares[0] = sum;
+        }
+        barrier();
+        precise float unit = inversesqrt(squares[0] / float(d_val) + args.eps);
         for (uint c = t; c < d_val; c += n) {
             precise float y = o_s[c] * unit;
             y = y * norm[c];
             y = y * silu(acts[args.z_offset + row * args.z_stride + h * d_val + c]);
             result[row * args.out_stride + h * d_val + c] = y;
         }
+    }
+    if (tentative) return;
+    for (uint c = t; c < d_val; c += n) {
+        const uint at = (h * d_val + c) * d_key;
+        for (uint j = 0u; j < d_key; j++) state[at + j] = spare[at + j];
     }
 }

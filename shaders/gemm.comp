@@ -65,7 +65,7 @@ void main() {
         x_at[i] = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride) * 2u
             + (STAGED == 1u ? me % GROUPS : 0u);
     }
-    const uint n_half = args.n_col * 2u, n_step = n_half * STEPS;
+    const uint n_half = args.n_half_tile, n_step = n_half * STEPS;
     // What rounding left of a row lies behind its halves and is summed first.
     const uint rest = EXACT == 1u ? args.n_col * 64u : 0u;
     uvec2 next_x[NX];

@@ -12,6 +12,7 @@ struct GemmArgs {
     uint n_row;                             // rows of x
     uint n_tile;                            // row tiles of the weights in this dispatch (a slice, or all)
     uint n_col;                             // column tiles: ceil(d_in / 256)
+    uint n_half_tile;                       // gemm.comp: halves of column tiles that are not all padding
     uint d_out;                             // rows of the whole matrix; swiglu: values of a row of y
     uint first_row;                         // of the slice; a multiple of 16
     uint x_offset, x_stride;                // units of 8 halves; a row is n_col * 32 units, EXACT twice as many

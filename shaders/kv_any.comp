@@ -13,7 +13,7 @@
 // Push    AttendArgs
 // Spec    D_HEAD a multiple of 4, at most 256. K_TYPE, V_TYPE kKv...
 // Grid    x: row, y: n_head_kv + n_head (without queries: n_head_kv). Group 64
-// Shared  D_HEAD + 64 words. No subgroup operations
+// Shared  D_HEAD + 65 words. No subgroup operations
 // Cost    12 * D_HEAD bytes per head and row; about 8 * D_HEAD flops
 // Order   a head's sum of squares runs over its columns in one invocation
 // CPU     src/machine/cpu, kv_write
@@ -32,6 +32,7 @@ layout(local_size_x_id = 0) in;
 #include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
 shared float x_s[D_HEAD];
+shared float squares;
 const uint LANE_GROUPS = 8u;
 #include "rotation.glsl"
 #include "kv_store.glsl"
@@ -46,14 +47,15 @@ void main() {
         : args.q_offset + row * args.q_stride + h * q_width;
     for (uint i = t; i < D_HEAD; i += 64u) x_s[i] = acts[at + i];
     barrier();
-    precise float unit = 1.0;
     const bool normed = (args.flags & (is_key ? kAttendKNorm : kAttendQNorm)) != 0u;
-    if (normed) {
+    if (normed && t == 0u) {
         float sum = 0.0;
         for (uint i = 0u; i < D_HEAD; i++) sum = fma(x_s[i], x_s[i], sum);
-        unit = inversesqrt(sum / float(D_HEAD) + args.eps);
+        squares = sum;
     }
     barrier();
+    precise float unit = 1.0;
+    if (normed) unit = inversesqrt(squares / float(D_HEAD) + args.eps);
     for (uint i = t; i < D_HEAD; i += 64u) {
         precise float y = x_s[i] * unit;
         if (normed) y = y * (is_key ? k_norm[i] : q_norm[i]);

@@ -65,6 +65,7 @@ void main() {
         [[unroll]] for (uint i = 0u; i < ROWS * X_ROWS; i++) acc[i] = 0.0;
         for (uint c = part; c < args.n_col; c += SPLIT) {
             const uint k0 = c * 256u + j * 128u + t * 4u, k_end = columns_end(c);
+            if (k0 >= k_end) continue;  // padding
             vec4 v[ROWS][8];
             [[unroll]] for (uint r = 0u; r < ROWS; r++) unpack(tile_of(safe, c) * TILE, row0 + r, j, t, v[r]);
             [[unroll]] for (uint i = 0u; i < 8u; i++) {

@@ -100,6 +100,7 @@ Product product_on(Vulkan& v, const vk::DeviceTraits& traits, const Job& j) {
         a.n_row = j.n_row;
         a.n_tile = std::min(slice, t.n_row - i);
         a.n_col = t.n_col;
+        a.n_half_tile = t.n_half_tile();
         a.d_out = w.d_out;
         a.first_row = i * vk::kTileRows;
         a.x_stride = t.n_col * 32 * n_half;

@@ -4,6 +4,8 @@
 #include "../../../shaders/any_args.h"
 #include "../../../shaders/rows_args.h"
 
+#include <algorithm>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -82,7 +84,7 @@ void ListBuilder::delta_any(const Op& op) {
     a.n_conv = g.n_conv;
     const Region &acts = buffers_.group[op.in[0]], &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
     uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3], op.state2}, {op.out, op.state, id(kSpare)}});
-    dispatch(key_of("delta_any", 128),
+    dispatch(key_of("delta_any", std::max(g.d_key, g.d_val) <= 64 ? 64 : 128),
              {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring, state,
               buffers_.term[op.state], buffers_.row[op.out], buffers_.spare},
              a, {g.n_head_v}, "delta", state.bytes * 2);

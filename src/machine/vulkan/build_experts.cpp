@@ -228,6 +228,7 @@ void ListBuilder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmAr
                               const Grid& grid, bool by_expert, const char* label) {
     const Tiling t = m.tiling.one();
     a.n_col = t.n_col;
+    a.n_half_tile = t.n_half_tile();
     a.d_out = static_cast<uint32_t>(t.d_out);
     a.x_stride = t.n_col * 32 * buffers_.n_half;
     a.from_step = 1;

@@ -199,6 +199,7 @@ void ListBuilder::wide_product(const Node& d, const Pass& pass, uint32_t stage_t
     args::GemmArgs a{};
     a.n_row = pass.n_row;
     a.n_col = t.n_col;
+    a.n_half_tile = t.n_half_tile();
     a.d_out = static_cast<uint32_t>(t.d_out);
     a.x_stride = t.n_col * 32 * buffers_.n_half;
     a.y_stride = halves_out ? width(d.y) / 2 * buffers_.n_half : stride(d.y);

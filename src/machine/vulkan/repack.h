@@ -56,6 +56,8 @@ struct Tiling {
     bool interleaved = false;
     uint32_t n_stack = 1;  ///< matrices, one after the other
     uint64_t row_bytes() const { return uint64_t{n_col} * tile_bytes(layout); }
+    /// Halves of column tiles that are not all padding.
+    uint32_t n_half_tile() const { return static_cast<uint32_t>(ceil_div(d_in, uint64_t{kTileColumns / 2})); }
     uint64_t bytes() const { return n_row * row_bytes(); }
     /// One matrix of a stack.
     Tiling one() const {
