@@ -305,12 +305,16 @@ TEST_CASE("a product is within its error bound, and a row's bits do not depend o
     MESSAGE("matrix units: " << answer);
     for (const bool matrix : {false, true}) {
         if (matrix && !fits) continue;
+        std::vector<std::pair<Type, uint64_t>> cases;
         for (const Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::iq4_xs,
-                                Type::f16, Type::bf16, Type::f32}) {
+                                Type::f16, Type::bf16, Type::f32})
+            cases.push_back({type, odd_width(type)});
+        cases.push_back({Type::q4_k, 1280});  // five column tiles
+        for (const auto& [type, d_in] : cases) {
             const std::string name = type_info(type).name;
             CAPTURE(name);
             CAPTURE(matrix);
-            const uint64_t d_out = 37, d_in = odd_width(type);
+            const uint64_t d_out = 37;
             const std::vector<uint8_t> file = random_matrix(type, d_out, d_in, 100 + static_cast<uint64_t>(type));
             test::Random random(5);
             std::vector<float> x = random.normals(9 * d_in);
@@ -460,6 +464,35 @@ TEST_CASE("logits return the largest value of each workgroup, ties to the lower 
         }
     }
     v->finish();
+}
+
+TEST_CASE("without matrix units the columns are cut into as many parts as the device has room for, and few idle") {
+    vk::DeviceTraits traits;
+    const auto parts = [&](uint32_t n_col) {
+        const vk::Tiling t = vk::tiling(Type::q4_k, 512, 256 * n_col);
+        return vk::choose_matvec(traits, false, t, 1, false, vk::Epilogue::store)
+            .key.constant(vk::spec::matvec::kSplit);
+    };
+    traits.max_group_invocations = 1024;
+    traits.max_shared_bytes = 32768;
+    CHECK(parts(1) == 1);
+    CHECK(parts(4) == 4);
+    CHECK(parts(5) == 5);
+    CHECK(parts(8) == 4);
+    CHECK(parts(10) == 5);
+    CHECK(parts(14) == 5);
+    CHECK(parts(16) == 4);
+    CHECK(parts(36) == 4);
+    traits.max_shared_bytes = 24576;
+    CHECK(parts(10) == 4);
+    traits.max_shared_bytes = 16384;
+    CHECK(parts(10) == 2);
+    traits.max_shared_bytes = 32768;
+    traits.max_group_invocations = 256;
+    CHECK(parts(10) == 4);
+    traits.max_group_invocations = 128;
+    CHECK(parts(10) == 2);
+    CHECK(parts(1) == 1);
 }
 
 TEST_CASE("the parameters that determine a row's bits do not depend on the row count") {
