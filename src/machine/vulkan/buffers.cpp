@@ -54,7 +54,7 @@ struct Needs {
     bool attend_matrix = false;  ///< attention of many rows runs on matrix units
     bool shuffles = false;       ///< of the device
     MoeNeeds moe;
-    uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
+    uint64_t spare_bytes = 0;  ///< of a recurrent state from row to row (delta_any)
 
     SlotId root(SlotId id) const {
         while (together[id] != id) id = together[id];
@@ -375,7 +375,7 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     b.n_sample_part = ceil_div(plan.n_vocab, kSampleSlice);
     // One for each slice of the vocabulary, or for each group of a head that leaves the largest logits.
     const uint64_t vocab = plan.n_vocab, n_best = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
-    to->want(Arena::scratch, needs.spare_bytes, &b.spare, "state of tentative rows");
+    to->want(Arena::scratch, needs.spare_bytes, &b.spare, "state from row to row");
     to->want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
     to->want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
     to->want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");

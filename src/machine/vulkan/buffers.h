@@ -97,7 +97,7 @@ struct Buffers {
 
     Region part, stat;        ///< attention partials of a tentative step, or of a round of a committed one
     Region count;             ///< chunks of it that are done; zero between kernels
-    Region spare;             ///< a state while its rows are tentative (plain kernel)
+    Region spare;             ///< a state from row to row (delta_any)
     Region mixed, query;      ///< of a committed step: after the convolution; queries in tiles, floats or halves
     Region halves, scale;     ///< rows packed for products of many rows
     Region swiglu_halves;     ///< likewise, as swiglu leaves them for the product after it
