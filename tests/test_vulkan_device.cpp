@@ -104,6 +104,12 @@ TEST_CASE("Kind::best takes a software device only if allowed") {
     CHECK(best.status().text.find("software") != std::string::npos);
     CHECK(software.value()->traits.is_cpu());
     CHECK(software.value()->budget_bytes() == UINT64_MAX);  // its heap size is a figure, not a limit
+    // It compiles kernels when they first run, a minute for a step where the driver is slow at it.
+    CHECK(software.value()->timeout_ns == 600'000'000'000);
+    detail.edit_traits = [](vk::DeviceTraits* t) { t->type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; };
+    software = vk::open_gpu(options, detail);
+    REQUIRE(software.ok());
+    CHECK(software.value()->timeout_ns == 60'000'000'000);
 }
 
 TEST_CASE("a device is opened and closed as often as an application likes") {

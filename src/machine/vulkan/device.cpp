@@ -477,13 +477,14 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail, 
     Choice any;
     GpuRef gpu = std::make_shared<Gpu>();
     gpu->memory_limit_bytes = options.memory_limit_bytes;
-    gpu->timeout_ns = std::max<uint64_t>(detail.timeout_ns, 1);
     std::vector<const char*> extensions;
     const auto look = [&] {
         probe(gpu.get(), options.borrow, &extensions);
         for (const std::string& reason : apply_quirks(detail.quirks, &gpu->traits)) gpu->notes.push_back(reason);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
         if (options.barriers_only) gpu->traits.starts_in_order = false;
+        gpu->timeout_ns = detail.timeout_ns;
+        if (gpu->timeout_ns == 0) gpu->timeout_ns = (gpu->traits.is_cpu() ? 600 : 60) * uint64_t{1000000000};
     };
     if (options.borrow) {
         AUSPEX_TRY(impl::borrow_device(gpu.get(), *options.borrow));

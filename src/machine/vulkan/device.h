@@ -176,8 +176,9 @@ struct OpenDetail {
     /// shared. (Measured on an H100 with a full BAR: staged 8.0 GB/s, direct 7.7; kernels read both alike.)
     int direct_upload = -1;
     /// A wait gives up when nothing that was submitted to the device finishes for so long. The longest submission is a
-    /// decode step, or one layer of a prompt's chunk.
-    uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000;
+    /// decode step, or one layer of a prompt's chunk. 0: a minute; ten on a software device, which compiles kernels
+    /// when they first run.
+    uint64_t timeout_ns = 0;
     std::function<void(InstanceTable*)> edit_instance;  ///< replace instance functions (after loading)
     std::function<void(VolkDeviceTable*)> edit_device;  ///< replace device functions (after loading)
     std::function<void(DeviceTraits*)> edit_traits;     ///< shrink limits, hide features (before device creation)
@@ -208,7 +209,7 @@ struct Gpu {
     /// A wait gave up: what was submitted may still run, so nothing of this device is destroyed or freed any more.
     std::atomic<bool> stalled{false};
     std::atomic<uint64_t> n_progress{0};  ///< grows whenever a wait sees that a submission has finished
-    uint64_t timeout_ns = 0;              ///< OpenDetail::timeout_ns
+    uint64_t timeout_ns = 0;              ///< OpenDetail::timeout_ns, never 0
 
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
