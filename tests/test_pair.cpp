@@ -67,8 +67,8 @@ Said listen(const Model& model) {
     return said;
 }
 
-/// The outputs of the pair equal those of the single file. `all`: for every packaging of the two files. `slim`: of a
-/// narrow model in F16, whose kernels a software device has from other tests.
+/// The outputs of the pair equal those of the single file. `all`: for every packaging of the two files. `slim`: with a
+/// narrow F16 model, for which other tests have compiled the kernels.
 void check_pairs(const Device& device, Family family, bool all, bool slim = false) {
     CAPTURE(family_name(family));
     const auto file = [&](Packaging packaging, bool mtp) {

@@ -155,8 +155,8 @@ std::vector<bool> kernels(Vulkan& v) {
     return out;
 }
 
-/// Whether exactness is combined with everything else. A software device compiles each kernel for half a second, so a
-/// quick run leaves out what differs in the layout of weights, or the size of tiles, alone.
+/// Whether exact products run with every layout of weights and every tile size. A software device takes half a second
+/// to compile a kernel, so a short run takes two layouts and one size.
 bool all_exact(const Vulkan& v) { return test::deep() || !v.gpu->traits.is_cpu(); }
 
 /// Rows to multiply: beyond one tile and not a multiple of it, few enough for a software device.
