@@ -302,7 +302,7 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     check_agent(model, Draft::mtp, deep() ? 8 : 3);
     check_switching(model, Draft::off, deep() ? 100 : 6);
     check_spares(model, Draft::mtp, deep() ? 20 : 6);
-    if (deep()) check_scratch(model);  // unit.state does it with these kernels
+    check_scratch(model);
     check_measuring(model, Draft::mtp, deep() ? 20 : 6);
     check_scored_bits(model);
 }

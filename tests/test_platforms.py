@@ -2,7 +2,7 @@
 
 The program is tests/demo_text.cpp. For ARM it is compiled from the single header, which also shows that this compiles
 there without a warning. On Windows the library is compiled once, for this program and for unit tests of numbers, files
-and threads, and of the header the compiler checks the syntax. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and on Windows
+and threads, and the syntax of the header is checked. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and on Windows
 the program from the header, all unit tests, the command line and Vulkan.
 """
 import glob

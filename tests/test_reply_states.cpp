@@ -67,7 +67,7 @@ void check(const Model& model, std::vector<uint32_t> run_aheads, int n_guess) {
                 CAPTURE(run_ahead);
                 CAPTURE(static_cast<int>(source));
                 if (source == Draft::off && run_ahead == 0) continue;  // which `plain` is
-                // With a seed, a short run takes what runs ahead alone: it drops more tokens.
+                // A short run checks a seed only with run_ahead, which drops more tokens.
                 if (!deep() && temperature > 0 && run_ahead != run_aheads.back()) continue;
                 const int depth = source == Draft::off ? 0 : source == Draft::mtp ? n_guess : 5;
                 Session session = open(model, options_of(source, depth, run_ahead));

@@ -104,7 +104,7 @@ TEST_CASE("Kind::best takes a software device only if allowed") {
     CHECK(best.status().text.find("software") != std::string::npos);
     CHECK(software.value()->traits.is_cpu());
     CHECK(software.value()->budget_bytes() == UINT64_MAX);  // its heap size is a figure, not a limit
-    // It compiles kernels when they first run, a minute for a step where the driver is slow at it.
+    // It compiles kernels when they first run, so a step may take more than a minute.
     CHECK(software.value()->timeout_ns == 600'000'000'000);
     detail.edit_traits = [](vk::DeviceTraits* t) { t->type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; };
     software = vk::open_gpu(options, detail);

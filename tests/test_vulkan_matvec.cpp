@@ -466,7 +466,7 @@ TEST_CASE("logits return the largest value of each workgroup, ties to the lower 
     v->finish();
 }
 
-TEST_CASE("without matrix units the columns are cut into as many parts as the device has room for, and few idle") {
+TEST_CASE("without matrix units columns are cut into four or five parts, fewer on a device with little room") {
     vk::DeviceTraits traits;
     const auto parts = [&](uint32_t n_col) {
         const vk::Tiling t = vk::tiling(Type::q4_k, 512, 256 * n_col);

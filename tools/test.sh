@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs every test. Each step's output is kept under build/test-logs/; a failed step shows its end here.
 #
-#   tools/test.sh            what every change must pass: a quarter of an hour on two cores, nothing cached
+#   tools/test.sh            what every change must pass: 15 to 35 minutes on two cores, nothing cached
 #   tools/test.sh quick      the release build and its tests only
 #   tools/test.sh deep       the same tests at their long lengths, before a release: full sweeps, long drafting and sync
 #                            scripts, ten minutes of fuzzing, the whole suite on the single header, the library, the

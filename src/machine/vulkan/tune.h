@@ -125,15 +125,15 @@ inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uin
 
 inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product(layout); }
 
-/// The parts that the columns are cut into without matrix units: four, or five where that leaves fewer idle in the last
-/// turn (10 column tiles in turns of 5 and 5, not of 4, 4 and 2). The sums of kMaxRows rows need 4.5 KiB a part.
+/// Parts of the columns without matrix units: four, or five where fewer of them then have nothing to do in the last
+/// turn: 10 column tiles take turns of 5 and 5, not of 4, 4 and 2. The sums of kMaxRows rows need 4.5 KiB a part.
 inline uint32_t plain_split(const DeviceTraits& traits, uint32_t n_col) {
     const auto fits = [&](uint32_t n) {
         return traits.max_group_invocations >= 64 * n && traits.max_shared_bytes >= 5120 * n;
     };
     const auto idle = [&](uint32_t n) { return ceil_div(n_col, n) * n - n_col; };
     if (!fits(4)) return std::min(n_col, 2u);
-    if (n_col >= 5 && fits(5) && idle(5) < idle(4)) return 5;
+    if (fits(5) && idle(5) < idle(4)) return 5;  // never with fewer than 5 tiles
     return std::min(n_col, 4u);
 }
 
@@ -176,8 +176,8 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // Groups of 8 lanes have the same rows and a part of the columns each: one row or two, four on a software
-        // device, where each load is a loop over the lanes.
+        // A group of 8 lanes has its part of the columns of two rows; of one where there is one part; of four on a
+        // software device, where each load is a loop over the lanes.
         const uint32_t split = tune_impl::plain_split(traits, t.n_col);
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
