@@ -84,6 +84,15 @@ struct Case {
     }
 };
 
+/// Activation k of a block.
+int integer_of(const CpuKernels& kernels, const Int16Block& b, uint32_t k) {
+    if (!kernels.words) return 256 * b.q[k] + b.q[32 + k];
+    const uint32_t place = k % 4 == 1 ? k + 1 : k % 4 == 2 ? k - 1 : k;
+    int16_t word;
+    std::memcpy(&word, b.q + 2 * place, sizeof word);
+    return word;
+}
+
 /// The activations as the kernel uses them: x itself, or 16-bit integers times a scale.
 std::vector<float> as_seen(const Case& c, const std::vector<float>& x, uint32_t n) {
     const Bytes q = c.quantised(x, n);
@@ -93,7 +102,7 @@ std::vector<float> as_seen(const Case& c, const std::vector<float>& x, uint32_t 
         for (uint32_t k = 0; k < c.d_in; ++k) {
             const Int16Block& b =
                 reinterpret_cast<const Int16Block*>(q.data() + quantised_bytes(1, c.d_in) * i)[k / 32];
-            seen[size_t{i} * c.d_in + k] = b.scale * static_cast<float>(256 * b.q[k % 32] + b.q[32 + k % 32]);
+            seen[size_t{i} * c.d_in + k] = b.scale * static_cast<float>(integer_of(*c.kernels, b, k % 32));
         }
     return seen;
 }

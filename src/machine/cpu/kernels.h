@@ -23,6 +23,7 @@ struct CpuKernels {
     bool (*runs)(const CpuFeatures&);
     uint32_t n_lane;    ///< output rows of a strip; 0: every type is held as plain rows
     bool biased_bytes;  ///< byte codes are stored 128 above the file's, to be unsigned
+    bool words;         ///< activations are words instead of two columns of bytes (Int16Block)
     Loops loops;
     /// x [32 n_block] f32 to 16-bit integers; null without strips.
     void (*quantise)(const float* x, uint32_t n_block, Int16Block* to);

@@ -25,6 +25,8 @@
 //                            bits that cross a byte are garbage), low_nibbles, high_nibbles
 //   Codebook                 16 signed bytes; load_codebook(p), codebook_values(table, codes)
 //   bias_of(form)            what the codes in memory stand above the file's
+//   kColumn                  2: activations are columns of high and low bytes; 1: they are words (Int16Block)
+//   join_columns(q)          makes words of two columns of bytes, in place
 //   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
 //   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
 //   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16
@@ -47,6 +49,7 @@ constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const Cp
             runs,
             kLane,
             bias_of(CodeForm::byte) != 0,
+            kColumn == 1,
             {rms_norm, swiglu, silu_gate, sigmoid_gate, conv_silu, to_f16, attend, merge, delta_rows, delta_chunk,
              attend_many},
             quantise,

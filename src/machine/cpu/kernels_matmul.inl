@@ -6,7 +6,7 @@
 //
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
-//         int8 multiply-adds (high and low byte of x).
+//         int8 multiply-adds (high and low byte of x), or one of words.
 // Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
@@ -40,8 +40,8 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes, [[maybe_unused]] Codebook tab
 }
 
 /// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
-/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
-/// (kDotVectors) and the registers it keeps during a half (HalfDot).
+/// dot[2 r + 1], or times the words of x[r] to dot[r]; n is the length of dot. The instruction set defines how many
+/// vectors of codes it takes at a time (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, Codebook table, const Int16Block* const* x, size_t b,
                             StripInts* dot) {
@@ -70,13 +70,14 @@ constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
 
 /// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
 AUSPEX_INLINE StripInts combine(const StripInts* dot, int c) {
+    if constexpr (kColumn == 1) return dot[c];
     return int_add(int_shift<8>(dot[2 * c]), dot[2 * c + 1]);
 }
 
 template <int n>
 AUSPEX_INLINE void clear(StripInts* dot) {
     AUSPEX_UNROLL
-    for (int c = 0; c < 2 * n; ++c) dot[c] = int_splat(0);
+    for (int c = 0; c < kColumn * n; ++c) dot[c] = int_splat(0);
 }
 /// Forms with a scale for each 16 inputs: adds half h of a block to the row's sums. The offset is taken from the
 /// integer sum, which stays exact.
@@ -157,23 +158,23 @@ inline void strip_product(const StripJob& job) {
                 if constexpr (kGroup == 2) scale[1] = scale[0];
                 if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
-            StripInts dot[2 * n];
+            StripInts dot[kColumn * n];
             clear<n>(dot);
             if constexpr (kGroup == 1) {
                 // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
                 if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
-                dot_half<kCode, 2 * n, 0>(codes, table, x, b, dot);
-                dot_half<kCode, 2 * n, 1>(codes, table, x, b, dot);
+                dot_half<kCode, kColumn * n, 0>(codes, table, x, b, dot);
+                dot_half<kCode, kColumn * n, 1>(codes, table, x, b, dot);
                 AUSPEX_UNROLL
                 for (int c = 0; c < n; ++c) {
                     acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
                     if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
                 }
             } else {
-                dot_half<kCode, 2 * n, 0>(codes, table, x, b, dot);
+                dot_half<kCode, kColumn * n, 0>(codes, table, x, b, dot);
                 add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
                 clear<n>(dot);
-                dot_half<kCode, 2 * n, 1>(codes, table, x, b, dot);
+                dot_half<kCode, kColumn * n, 1>(codes, table, x, b, dot);
                 add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
             }
         }
@@ -337,7 +338,7 @@ inline void plain(const Matrix& w, const Rows& in, uint32_t n_row, float* y, siz
 }
 
 /// Converts x [32 n_block] f32 to 16-bit integers, as a high byte round(x / (256 scale)) and a low byte for the rest in
-/// steps of scale. A NaN makes its block's scale NaN.
+/// steps of scale, or to words of both. A NaN makes its block's scale NaN.
 inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
     for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
         float max, scale, inverse, rest[32];
@@ -348,6 +349,7 @@ inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
         round_block(x, inverse, to->q, high);
         for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
         round_block(rest, 256 * inverse, to->q + 32, low);
+        if constexpr (kColumn == 1) join_columns(to->q);
         to->scale = scale / 256;
         for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
         to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));

@@ -229,6 +229,7 @@ const CpuKernels* reference_kernels() {
         [](const CpuFeatures&) { return true; },
         0,
         false,
+        false,
         {r::rms_norm, r::swiglu, r::silu_gate, r::sigmoid_gate, r::conv_silu, r::to_f16, r::attend, r::merge,
          r::delta_rows, r::delta_chunk, r::attend_many},
         nullptr,

@@ -69,7 +69,9 @@ void pack_strip(const Matrix& m, const std::byte* rows, const Token* ids, uint32
 /// 32 values of an activation row as integers of about 15 bits: products are nearly as exact as with float activations,
 /// at the speed of bytes.
 struct Int16Block {
-    int8_t q[64];          ///< high bytes, within -127..127, then low ones: x = scale (256 high + low)
+    int8_t q[64];          ///< high bytes, within -127 .. 127, then low ones: x = scale (256 high + low). For kernels
+                           ///< that take words (CpuKernels::words): 256 high + low as int16 [32], inputs of each
+                           ///< four in the order 0, 2, 1, 3
     float scale;           ///< max |x| / 127 / 256
     float sum;             ///< of the rounded x
     int32_t minus_sum[2];  ///< -sum (256 high + low), for each half

@@ -43,3 +43,11 @@
 #define AUSPEX_SIMD_END
 #define AUSPEX_UNROLL
 #endif
+
+// A compiler may add the terms of a chain as a tree. With a dozen products in it that takes more registers than there
+// are. This keeps it from doing so: it knows nothing of the vector's value before and after.
+#if defined(__GNUC__)
+#define AUSPEX_IN_ORDER(vector) __asm__("" : "+x"(vector))
+#else
+#define AUSPEX_IN_ORDER(vector) (void)0
+#endif

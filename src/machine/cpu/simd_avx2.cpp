@@ -109,7 +109,7 @@ AUSPEX_INLINE void load_taps4(const float* w, V* t) {
 // ---------------------------------------------------------------------------------------- strips
 
 constexpr uint32_t kLane = 8;
-constexpr int kMaxRow = 2;
+constexpr int kMaxRow = 5;
 constexpr int kMaxFloatColumn = 2;
 using StripFloats = V;
 using StripInts = __m256i;
@@ -148,7 +148,6 @@ AUSPEX_INLINE Bytes byte_shift(Bytes a) {
 }
 /// Byte and codebook codes are signed here.
 constexpr int bias_of(CodeForm) { return 0; }
-constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
 using Codebook = __m256i;
 AUSPEX_INLINE Codebook load_codebook(const int8_t* p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -157,49 +156,42 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm256_shu
 
 // --------------------------------------------------------------------------------- dot products
 
-/// Pairs of products of codes and activations, as 16-bit sums: at most 2 * 127 * the largest code.
-template <CodeForm kCode>
-AUSPEX_INLINE __m256i pairs(__m256i w, __m256i magnitude, const int8_t* q) {
-    const __m256i x = _mm256_set1_epi32(detail::load<int32_t>(q));
-    if constexpr (signed_codes(kCode)) return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
-    return _mm256_maddubs_epi16(w, x);
+// Activations are words, so a weight and row cost one product and one sum; with bytes they cost two to four of each, as
+// 16 bits hold few sums. Bytes of codes become words within their lane: the even ones (inputs 0 and 2 of its four), and
+// the odd ones.
+constexpr int kColumn = 1;
+AUSPEX_INLINE void join_columns(int8_t* q) {
+    __m256i* to = reinterpret_cast<__m256i*>(q);
+    const __m256i high = _mm256_loadu_si256(to), low = _mm256_loadu_si256(to + 1);
+    const __m256i even = _mm256_add_epi16(_mm256_slli_epi16(high, 8), _mm256_srai_epi16(_mm256_slli_epi16(low, 8), 8));
+    const __m256i odd = _mm256_add_epi16(_mm256_andnot_si256(_mm256_set1_epi16(255), high), _mm256_srai_epi16(low, 8));
+    const __m256i a = _mm256_unpacklo_epi32(even, odd), b = _mm256_unpackhi_epi32(even, odd);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(a, b, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(a, b, 0x31));
 }
-AUSPEX_INLINE __m256i widen(__m256i pair) { return _mm256_madd_epi16(pair, _mm256_set1_epi16(1)); }
 
-constexpr int kDotVectors = 2;
+constexpr int kDotVectors = 1;
 template <int n>
-struct HalfDot {
-    __m256i sum[n];  ///< 16 bits; of the forms whose half block fits them
-};
+struct HalfDot {};
 template <CodeForm kCode, int n, int h>
-AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const*, size_t) {
-    AUSPEX_UNROLL
-    for (int c = 0; c < n; ++c) half.sum[c] = _mm256_setzero_si256();
-}
+AUSPEX_INLINE void begin_half(HalfDot<n>&, const Int16Block* const*, size_t) {}
 template <CodeForm kCode, int n, int h, int v>
-AUSPEX_INLINE void dot_codes(HalfDot<n>& half, const Bytes* w, const Int16Block* const* x, size_t b, StripInts* dot) {
-    const __m256i m0 = signed_codes(kCode) ? _mm256_abs_epi8(w[0]) : w[0];
-    const __m256i m1 = signed_codes(kCode) ? _mm256_abs_epi8(w[1]) : w[1];
+AUSPEX_INLINE void dot_codes(HalfDot<n>&, const Bytes* w, const Int16Block* const* x, size_t b, StripInts* dot) {
+    constexpr bool is_signed = kCode == CodeForm::codebook || kCode == CodeForm::byte;
+    const __m256i even =
+        is_signed ? _mm256_srai_epi16(_mm256_slli_epi16(*w, 8), 8) : _mm256_and_si256(*w, _mm256_set1_epi16(255));
+    const __m256i odd = is_signed ? _mm256_srai_epi16(*w, 8) : _mm256_srli_epi16(*w, 8);
     AUSPEX_UNROLL
     for (int c = 0; c < n; ++c) {
-        const __m256i p0 = pairs<kCode>(w[0], m0, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v);
-        const __m256i p1 = pairs<kCode>(w[1], m1, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v + 4);
-        if constexpr (signed_codes(kCode)) {  // 2 * 127 * 128 = 32 512 each: 16 bits hold one
-            dot[c] = int_add(dot[c], int_add(widen(p0), widen(p1)));
-        } else if constexpr (kCode == CodeForm::six) {  // 2 * 127 * 63 = 16 002 each: they hold two
-            dot[c] = int_add(dot[c], widen(_mm256_add_epi16(p0, p1)));
-        } else {  // 2 * 127 * 31 = 7 874 each, 31 496 in four: they hold a half
-            half.sum[c] = v == 0 ? _mm256_add_epi16(p0, p1) : _mm256_add_epi16(half.sum[c], _mm256_add_epi16(p0, p1));
-        }
+        const int8_t* q = x[c][b].q + 2 * (16 * h + 4 * v);
+        dot[c] = int_add(dot[c], _mm256_madd_epi16(even, _mm256_set1_epi32(detail::load<int32_t>(q))));
+        AUSPEX_IN_ORDER(dot[c]);
+        dot[c] = int_add(dot[c], _mm256_madd_epi16(odd, _mm256_set1_epi32(detail::load<int32_t>(q + 4))));
+        AUSPEX_IN_ORDER(dot[c]);
     }
 }
 template <CodeForm kCode, int n>
-AUSPEX_INLINE void finish_half(const HalfDot<n>& half, StripInts* dot) {
-    if constexpr (!signed_codes(kCode) && kCode != CodeForm::six) {
-        AUSPEX_UNROLL
-        for (int c = 0; c < n; ++c) dot[c] = int_add(dot[c], widen(half.sum[c]));
-    }
-}
+AUSPEX_INLINE void finish_half(const HalfDot<n>&, StripInts*) {}
 
 // --------------------------------------------------------------------------------- activations
 

@@ -179,6 +179,8 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes x) {
 
 // --------------------------------------------------------------------------------- dot products
 
+constexpr int kColumn = 2;
+AUSPEX_INLINE void join_columns(int8_t*) {}
 template <int n>
 struct HalfDot {
     int8x16_t q[n];  ///< 16 activations of each row and byte
