@@ -27,6 +27,7 @@
 //   bias_of(form)            what the codes in memory stand above the file's
 //   kColumn                  2: activations are columns of high and low bytes; 1: they are words (Int16Block)
 //   join_columns(q)          makes words of two columns of bytes, in place
+//   kWholeNibbles            dot_codes takes bytes of nibbles as they are and finds those of its half
 //   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
 //   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
 //   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16

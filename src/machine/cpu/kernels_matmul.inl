@@ -30,6 +30,7 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes, [[maybe_unused]] Codebook tab
     constexpr size_t step = 4 * kLane;
     if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
     Bytes c = load_bytes(codes + step * v);
+    if constexpr (kCode == CodeForm::nibble && kWholeNibbles) return c;  // of both halves
     c = h == 1 ? high_nibbles(c) : low_nibbles(c);
     if constexpr (kCode == CodeForm::codebook) return codebook_values(table, c);
     if constexpr (kCode == CodeForm::five)
@@ -63,7 +64,7 @@ AUSPEX_INLINE void dot_half(const uint8_t* codes, Codebook table, const Int16Blo
         const Bytes w23[2] = {codes_of<kCode, h, 2>(codes, table), codes_of<kCode, h, 3>(codes, table)};
         dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
     }
-    finish_half<kCode>(half, dot);
+    finish_half<kCode, n, h>(half, dot);
 }
 
 constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }

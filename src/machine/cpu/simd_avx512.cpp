@@ -157,6 +157,7 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm512_shu
 // --------------------------------------------------------------------------------- dot products
 
 constexpr int kColumn = 2;
+constexpr bool kWholeNibbles = false;
 AUSPEX_INLINE void join_columns(int8_t*) {}
 constexpr int kDotVectors = 1;
 template <int n>
@@ -171,7 +172,7 @@ AUSPEX_INLINE void dot_codes(HalfDot<n>&, const Bytes* w, const Int16Block* cons
         dot[c] = _mm512_dpbusd_epi32(dot[c], *w, _mm512_set1_epi32(detail::load<int32_t>(q)));
     }
 }
-template <CodeForm kCode, int n>
+template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void finish_half(const HalfDot<n>&, StripInts*) {}
 
 // --------------------------------------------------------------------------------- activations

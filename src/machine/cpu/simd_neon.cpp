@@ -180,6 +180,7 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes x) {
 // --------------------------------------------------------------------------------- dot products
 
 constexpr int kColumn = 2;
+constexpr bool kWholeNibbles = false;
 AUSPEX_INLINE void join_columns(int8_t*) {}
 template <int n>
 struct HalfDot {
@@ -190,7 +191,7 @@ AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const* x, size
     AUSPEX_UNROLL
     for (int c = 0; c < n; ++c) half.q[c] = vld1q_s8(x[c / 2][b].q + 32 * (c % 2) + 16 * h);
 }
-template <CodeForm kCode, int n>
+template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void finish_half(const HalfDot<n>&, StripInts*) {}
 
 // --------------------------------------------------------------------------------- activations
