@@ -84,7 +84,7 @@ struct Case {
     }
 };
 
-/// Activation k of a block.
+/// Activation k of a block, as the integer that the kernels read.
 int integer_of(const CpuKernels& kernels, const Int16Block& b, uint32_t k) {
     if (!kernels.words) return 256 * b.q[k] + b.q[32 + k];
     const uint32_t place = k % 4 == 1 ? k + 1 : k % 4 == 2 ? k - 1 : k;

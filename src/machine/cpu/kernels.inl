@@ -25,9 +25,9 @@
 //                            bits that cross a byte are garbage), low_nibbles, high_nibbles
 //   Codebook                 16 signed bytes; load_codebook(p), codebook_values(table, codes)
 //   bias_of(form)            what the codes in memory stand above the file's
-//   kColumn                  2: activations are columns of high and low bytes; 1: they are words (Int16Block)
-//   join_columns(q)          makes words of two columns of bytes, in place
-//   kWholeNibbles            dot_codes takes bytes of nibbles as they are and finds those of its half
+//   kColumn                  2: activations are columns of high and low bytes; 1: they are words (Int16Block), and
+//                            dot_codes takes the nibbles of both halves, unseparated
+//   join_columns(q)          makes words of the two columns, in place; nothing where kColumn is 2
 //   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
 //   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
 //   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16

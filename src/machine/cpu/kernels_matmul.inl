@@ -6,7 +6,7 @@
 //
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
-//         int8 multiply-adds (high and low byte of x), or one of words.
+//         int8 multiply-adds (high and low byte of x), or one of int16.
 // Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
@@ -30,7 +30,7 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes, [[maybe_unused]] Codebook tab
     constexpr size_t step = 4 * kLane;
     if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
     Bytes c = load_bytes(codes + step * v);
-    if constexpr (kCode == CodeForm::nibble && kWholeNibbles) return c;  // of both halves
+    if constexpr (kCode == CodeForm::nibble && kColumn == 1) return c;  // dot_codes separates the halves
     c = h == 1 ? high_nibbles(c) : low_nibbles(c);
     if constexpr (kCode == CodeForm::codebook) return codebook_values(table, c);
     if constexpr (kCode == CodeForm::five)
@@ -350,7 +350,7 @@ inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
         round_block(x, inverse, to->q, high);
         for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
         round_block(rest, 256 * inverse, to->q + 32, low);
-        if constexpr (kColumn == 1) join_columns(to->q);
+        join_columns(to->q);
         to->scale = scale / 256;
         for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
         to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));

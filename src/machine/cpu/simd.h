@@ -45,7 +45,7 @@
 #endif
 
 // A compiler may add the terms of a chain as a tree. With a dozen products in it that takes more registers than there
-// are. This keeps it from doing so: it knows nothing of the vector's value before and after.
+// are. An empty statement that may change the vector keeps the additions in order.
 #if defined(__GNUC__)
 #define AUSPEX_IN_ORDER(vector) __asm__("" : "+x"(vector))
 #else

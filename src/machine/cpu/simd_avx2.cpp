@@ -156,9 +156,9 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm256_shu
 
 // --------------------------------------------------------------------------------- dot products
 
-// Activations are words, so a weight and row cost one product and one sum; with bytes they cost two to four of each, as
-// 16 bits hold few sums. Bytes of codes become words within their lane: the even ones (inputs 0 and 2 of its four), and
-// the odd ones.
+// Activations are words: one product takes both bytes of an activation. Products of bytes take one for each, and more
+// to widen their 16-bit sums before these overflow. Codes become words within their lane of four inputs: 0 and 2 in one
+// vector, 1 and 3 in another.
 constexpr int kColumn = 1;
 AUSPEX_INLINE void join_columns(int8_t* q) {
     __m256i* to = reinterpret_cast<__m256i*>(q);
@@ -171,38 +171,37 @@ AUSPEX_INLINE void join_columns(int8_t* q) {
 }
 
 constexpr int kDotVectors = 1;
-constexpr bool kWholeNibbles = true;
 struct Words {
     __m256i even, odd;  ///< inputs 0 and 2 of each four, inputs 1 and 3
 };
-/// The codes of a vector (h, v) as words. in_place: nibbles stay where they are in theirs.
+/// The codes of vector (h, v) as words. in_place: nibbles are not shifted to the lowest bits, so odd ones of h = 0 are
+/// 256 times too large, even ones of h = 1 16 times.
 template <CodeForm kCode, int h, bool in_place>
 AUSPEX_INLINE Words words_of(Bytes w) {
-    if constexpr (kCode == CodeForm::nibble) {  // those of h = 0 at bits 0 and 8, those of h = 1 at bits 4 and 12
-        const __m256i odd = _mm256_srli_epi16(w, h == 0 ? 8 : 12), low = _mm256_set1_epi16(15);
-        if constexpr (h == 0)
-            return {_mm256_and_si256(w, low),
-                    in_place ? _mm256_and_si256(w, _mm256_set1_epi16(15 << 8)) : _mm256_and_si256(odd, low)};
-        return {
-            in_place ? _mm256_and_si256(w, _mm256_set1_epi16(15 << 4)) : _mm256_and_si256(_mm256_srli_epi16(w, 4), low),
-            odd};
+    if constexpr (kCode == CodeForm::nibble) {  // h = 0: bits 0 and 8; h = 1: bits 4 and 12
+        const __m256i low = _mm256_set1_epi16(15);
+        if constexpr (h == 0 && in_place)
+            return {_mm256_and_si256(w, low), _mm256_and_si256(w, _mm256_set1_epi16(15 << 8))};
+        if constexpr (h == 0) return {_mm256_and_si256(w, low), _mm256_and_si256(_mm256_srli_epi16(w, 8), low)};
+        if constexpr (in_place) return {_mm256_and_si256(w, _mm256_set1_epi16(15 << 4)), _mm256_srli_epi16(w, 12)};
+        return {_mm256_and_si256(_mm256_srli_epi16(w, 4), low), _mm256_srli_epi16(w, 12)};
     }
     if constexpr (kCode == CodeForm::codebook || kCode == CodeForm::byte)
         return {_mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), _mm256_srai_epi16(w, 8)};
     return {_mm256_and_si256(w, _mm256_set1_epi16(255)), _mm256_srli_epi16(w, 8)};
 }
-/// Whether the registers hold a second sum for each of n rows, of the nibbles that are above the lowest place in their
-/// word: 256 or 16 times what they should be, at most 15 * 256 * 32 639 * 8 in a half.
+/// Whether n rows have registers for a second sum each, of the nibbles that are in place and too large. In a half it is
+/// at most 15 * 256 * 32 639 * 8, which 32 bits hold.
 constexpr bool two_sums(CodeForm k, int n) { return k == CodeForm::nibble && n <= 2; }
 
 template <int n>
 struct HalfDot {
-    StripInts above[n];  ///< the second sums
+    StripInts large[n];  ///< the second sums
 };
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const*, size_t) {
     if constexpr (two_sums(kCode, n))
-        for (int c = 0; c < n; ++c) half.above[c] = int_splat(0);
+        for (int c = 0; c < n; ++c) half.large[c] = int_splat(0);
 }
 AUSPEX_INLINE void add_product(StripInts* sum, __m256i w, const int8_t* q) {
     *sum = int_add(*sum, _mm256_madd_epi16(w, _mm256_set1_epi32(detail::load<int32_t>(q))));
@@ -215,14 +214,14 @@ AUSPEX_INLINE void dot_codes(HalfDot<n>& half, const Bytes* w, const Int16Block*
     AUSPEX_UNROLL
     for (int c = 0; c < n; ++c) {
         const int8_t* q = x[c][b].q + 2 * (16 * h + 4 * v);
-        add_product(two && h == 1 ? half.above + c : dot + c, words.even, q);
-        add_product(two && h == 0 ? half.above + c : dot + c, words.odd, q + 4);
+        add_product(two && h == 1 ? half.large + c : dot + c, words.even, q);
+        add_product(two && h == 0 ? half.large + c : dot + c, words.odd, q + 4);
     }
 }
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void finish_half(const HalfDot<n>& half, StripInts* dot) {
     if constexpr (two_sums(kCode, n))
-        for (int c = 0; c < n; ++c) dot[c] = int_add(dot[c], _mm256_srai_epi32(half.above[c], h == 0 ? 8 : 4));
+        for (int c = 0; c < n; ++c) dot[c] = int_add(dot[c], _mm256_srai_epi32(half.large[c], h == 0 ? 8 : 4));
 }
 
 // --------------------------------------------------------------------------------- activations

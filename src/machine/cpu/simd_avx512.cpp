@@ -157,7 +157,6 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes a) { return _mm512_shu
 // --------------------------------------------------------------------------------- dot products
 
 constexpr int kColumn = 2;
-constexpr bool kWholeNibbles = false;
 AUSPEX_INLINE void join_columns(int8_t*) {}
 constexpr int kDotVectors = 1;
 template <int n>

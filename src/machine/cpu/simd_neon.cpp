@@ -180,7 +180,6 @@ AUSPEX_INLINE Bytes codebook_values(Codebook table, Bytes x) {
 // --------------------------------------------------------------------------------- dot products
 
 constexpr int kColumn = 2;
-constexpr bool kWholeNibbles = false;
 AUSPEX_INLINE void join_columns(int8_t*) {}
 template <int n>
 struct HalfDot {
