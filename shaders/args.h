@@ -40,6 +40,7 @@ AUSPEX_CONST uint kChunkOctave = 128;
 // pass nor how many workgroups share a row's keys decide its bits. Multiples of the keys that a kernel takes at a time.
 AUSPEX_CONST uint kSegment = 2048;
 AUSPEX_CONST uint kSegmentOctave = 8;
+AUSPEX_CONST uint kTileKeys = 32;      // keys of a block of attend_tile.comp
 AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attention: a multiple of this
 
 // How the next token is sampled: the fields of the public Sampling by their names, except the seed and the biases.

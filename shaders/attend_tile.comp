@@ -9,7 +9,8 @@
 //         4 part, 5 stat  see attend_segments.glsl                        written; with SPLIT 0 also read
 // Push    AttendArgs; part_stride: a multiple of GROUP / 2
 // Spec    SPLIT 1: a workgroup takes one segment of keys; 0: all, joining one after the other. K_TYPE, V_TYPE kKv...
-//         UNIT_M, UNIT_N, UNIT_K 16, 8, 16. D_HEAD is fixed by the variant
+//         UNIT_M, UNIT_N, UNIT_K 16, 8, 16. WRAPS 0: args.sinks is a multiple of KEYS, so the ring, a multiple of
+//         KEYS as well, ends where a block ends. D_HEAD is fixed by the variant
 // Grid    x: tiles of GROUP / 2 queries of a round, y: kv head, z: with SPLIT 1 at least the segments that the pass
 //         sees. Group 64, 128 or 256: each full subgroup of 32 has 16 queries
 // Shared  KEYS * (4 * D_HEAD + 80) bytes: 35 328 or 18 944
@@ -21,8 +22,9 @@
 //         row does not see changes nothing, so a row's bits depend neither on n_row nor on SPLIT and GROUP.
 // Loop    a turn multiplies the queries with the keys of one block and the weights with the values of the block before,
 //         so that neither product waits for the other, while the next keys and values are on their way to registers.
-//         Then come the weights of its scores, and the next keys and values go to shared memory. Every pipeline takes
-//         all 255 registers: what is alive at once decides its speed, so measure each format after a change.
+//         Then these go to shared memory, before the weights of the scores need registers. Every pipeline takes all
+//         255: what is alive at once decides its speed, and so does a condition within a turn, for which the driver
+//         keeps more alive. So the last turn fetches keys, too, and measure each format after a change.
 // Layout  subgroup s has queries 16 s .. 16 s + 15 of the tile; lane (g, t) the scores of queries g and g + 8 with keys
 //         8 j + 2 t, + 1, which are what it needs of the weights as left side of the second product; then columns 32 c
 //         + 8 t .. + 7 of their results.
@@ -50,6 +52,7 @@ layout(constant_id = 3) const uint V_TYPE = 0;
 layout(constant_id = 4) const uint UNIT_M = 16u;
 layout(constant_id = 5) const uint UNIT_N = 8u;
 layout(constant_id = 6) const uint UNIT_K = 16u;
+layout(constant_id = 7) const uint WRAPS = 0u;
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 struct QueryTile { uvec4 at[D_HEAD / 16u][32]; };
@@ -63,7 +66,7 @@ layout(set = 0, binding = 5, std430) buffer Stat { vec2 stat[]; };
 #include "attend_segments.glsl"
 #include "kv_formats.glsl"
 
-const uint N = gl_WorkGroupSize.x, TILE = N / 2u, KEYS = 32u;
+const uint N = gl_WorkGroupSize.x, TILE = N / 2u, KEYS = kTileKeys;
 const uint UNITS = D_HEAD / 8u, QUADS = D_HEAD / 4u;
 const uint KS = UNITS + 4u, VS = QUADS + 2u;        // 16-byte units from key to key, from pair of keys to pair
 const uint NK = KEYS * UNITS / N, NV = KEYS / 2u * QUADS / N;  // units of a block that an invocation fetches
@@ -94,7 +97,7 @@ Place place_after(Place p, uint block, uint after, uint head_row) {
     const uint back = p.wrap > KEYS ? 0u : args.ring;
     return Place(p.slot0 + KEYS - back, p.wrap - KEYS + back);
 }
-uint row_of(Place p, uint key) { return p.slot0 + key - (key >= p.wrap ? args.ring : 0u); }
+uint row_of(Place p, uint key) { return p.slot0 + key - (WRAPS != 0u && key >= p.wrap ? args.ring : 0u); }
 
 // Eight columns of a row as fetched: halves, or their codes in two words and the word of their scale.
 uvec4 fetch_key(uint row, uint unit) {
@@ -130,28 +133,28 @@ uvec4 pairs_of(uvec2 a, uvec2 b) {
         (a.y >> 16) | (b.y & 0xffff0000u));
 }
 
-#define FETCH_K(place) [[unroll]] for (uint i = 0u; i < NK; i++) { \
-        const uint u = me + i * N; \
-        k_next[i] = fetch_key(row_of(place, u / UNITS), u % UNITS); }
-#define STORE_K [[unroll]] for (uint i = 0u; i < NK; i++) { \
-        const uint u = me + i * N; \
-        k_s[u / UNITS * KS + u % UNITS] = halves_of(K_TYPE, k_next[i], u % UNITS); }
+// An invocation has the same columns of all keys that it fetches, a fixed number of keys apart: one address serves all.
+#define FETCH_K(place) [[unroll]] for (uint i = 0u; i < NK; i++) \
+        k_next[i] = fetch_key(row_of(place, k_key + i * (N / UNITS)), k_unit);
+#define STORE_K [[unroll]] for (uint i = 0u; i < NK; i++) \
+        k_s[(k_key + i * (N / UNITS)) * KS + k_unit] = halves_of(K_TYPE, k_next[i], k_unit);
 // Values of two neighbouring keys: four columns where they are halves, else eight, so that there are fewer loads.
 #define FETCH_V(place) [[unroll]] for (uint i = 0u; i < NV; i += V_STEP) { \
-        const uint u = me + i / V_STEP * N, key = u / V_UNITS * 2u, unit = u % V_UNITS, \
-            first = row_of(place, key), second = row_of(place, key + 1u); \
+        const uint key = v_key + i / V_STEP * (2u * N / V_UNITS), first = row_of(place, key), \
+            second = row_of(place, key + 1u); \
         if (V_TYPE == kKvF16) { \
-            v_next[i] = uvec4(V_HALVES(first, unit), V_HALVES(second, unit)); \
+            v_next[i] = uvec4(V_HALVES(first, v_unit), V_HALVES(second, v_unit)); \
         } else { \
-            v_next[i] = fetch_value(first, unit); \
-            v_next[i + V_STEP - 1u] = fetch_value(second, unit); \
+            v_next[i] = fetch_value(first, v_unit); \
+            v_next[i + V_STEP - 1u] = fetch_value(second, v_unit); \
         } }
 #define STORE_V [[unroll]] for (uint i = 0u; i < NV; i += V_STEP) { \
-        const uint u = me + i / V_STEP * N, unit = u % V_UNITS, to = u / V_UNITS * VS + unit * V_STEP; \
+        const uint to = (v_key / 2u + i / V_STEP * (N / V_UNITS)) * VS + v_unit * V_STEP; \
         if (V_TYPE == kKvF16) { \
             v_s[to] = pairs_of(v_next[i].xy, v_next[i].zw); \
         } else { \
-            const uvec4 a = halves_of(V_TYPE, v_next[i], unit), b = halves_of(V_TYPE, v_next[i + V_STEP - 1u], unit); \
+            const uvec4 a = halves_of(V_TYPE, v_next[i], v_unit), \
+                b = halves_of(V_TYPE, v_next[i + V_STEP - 1u], v_unit); \
             v_s[to] = pairs_of(a.xy, b.xy); \
             v_s[to + V_STEP - 1u] = pairs_of(a.zw, b.zw); \
         } }
@@ -163,7 +166,7 @@ uvec4 pairs_of(uvec2 a, uvec2 b) {
     B[0] = p0_.x; B[1] = p0_.y; B[2] = p1_.x; B[3] = p1_.y; }
 
 // Of a lane: its place, scores, weights and results.
-uint lane, query_at, row0, row1;
+uint lane, query_at, first_query;
 FragC S[PIECES];
 FragA P[PIECES / 2u];
 FragC O[D_HEAD / 8u];
@@ -200,6 +203,9 @@ void weigh(uint k, uint c) {
 void soften(uint block, bool masked) {
     const uint t = lane & 3u;
     if (masked) {
+        const uint per_kv = args.n_head / args.n_head_kv, last = step.n_row * per_kv - 1u;
+        const uint row0 = step.position + min(first_query, last) / per_kv,
+            row1 = step.position + min(first_query + 8u, last) / per_kv;
         [[unroll]] for (uint j = 0u; j < PIECES; j++) {
             const uint key = block + 8u * j + 2u * t;
             S[j][0] = visible(key, row0) ? S[j][0] : kUnseen;
@@ -260,15 +266,14 @@ void main() {
     if (gl_WorkGroupID.x >= n_tile || (SPLIT != 0u && gl_WorkGroupID.z >= n_segment)) return;
     const uint tile = round_first / TILE + n_tile - 1u - gl_WorkGroupID.x;  // the longest first
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
-    const uint first_query = tile * TILE + sub * 16u + g;
+    first_query = tile * TILE + sub * 16u + g;
     const uint first_row = step.position + tile * TILE / per_kv,
         last_row = step.position + (min(tile * TILE + TILE, n_query) - 1u) / per_kv;
     const uint oldest = oldest_key(first_row), full_from = oldest_key(last_row);
     const uint head_row = head * args.capacity;
     lane = l;
-    row0 = step.position + min(first_query, n_query - 1u) / per_kv;
-    row1 = step.position + min(first_query + 8u, n_query - 1u) / per_kv;
     query_at = head * args.part_stride / 16u + tile * (TILE / 16u) + sub;
+    const uint k_key = me / UNITS, k_unit = me % UNITS, v_key = me / V_UNITS * 2u, v_unit = me % V_UNITS;
     uvec4 k_next[NK], v_next[NV];
     vec2 all0 = vec2(0.0), all1 = vec2(0.0);  // of the segments so far
 #define MASKED(block) ((block) + KEYS > first_row + 1u || ((block) < full_from && (block) + KEYS > args.sinks) \
@@ -311,13 +316,13 @@ void main() {
                 at_v = at_k;
                 at_k = place_after(at_k, next, after, head_row);
                 FETCH_V(at_v)
-                if (after < end) FETCH_K(at_k)
+                FETCH_K(at_k)
                 [[unroll]] for (uint j = 0u; j < PIECES; j++) ZERO(S[j])
                 [[unroll]] for (uint b = 0u; b < BLOCKS; b++) STEP(b)
-                soften(next, MASKED(next));
                 barrier();
                 STORE_V
-                if (after < end) STORE_K
+                STORE_K
+                soften(next, MASKED(next));
                 barrier();
                 next = after;
             }

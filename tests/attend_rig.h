@@ -248,7 +248,7 @@ struct Attend {
         choice.matrix = matrix;
         choice.group = matrix ? tiles.group : 256;
         choice.split = tiles.split;
-        const vk::PipelineKey key = choice.key(c.d_head, format_of(c.k), format_of(c.v), rig.vulkan.gpu->traits);
+        const vk::PipelineKey key = choice.key(c.d_head, format_of(c.k), format_of(c.v), push, rig.vulkan.gpu->traits);
         const u32 n_block = 64 * n_tile / kAttendRound, n_round = tiles.whole ? 1 : n_block;
         push.n_part = kAttendRound * n_segment * (tiles.whole ? n_block : 1);
         for (push.round = 0; push.round < n_round; push.round++) {

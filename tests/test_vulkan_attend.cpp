@@ -81,6 +81,7 @@ TEST_CASE("attention of prompts on matrix units has the same bits for every tile
     const AttendCase cases[] = {
         {8, 1, 256, 64, 0, 0, kQwen, 4500, 0},           // three segments, three blocks of queries
         {6, 1, 256, 64, 300, 5, kStep, 2200, 400},       // a ring that wraps and keeps its first rows
+        {6, 1, 256, 64, 300, 32, kStep, 2200, 384},      // the same, and no block of keys wraps
         {6, 1, 128, 64, 2500, 2050, kStep, 6300, 2600},  // two segments of sinks, and those of the window
         {4, 2, 128, 64, 40, 5, kStep, 280, 128, Type::q8_0, Type::q4_1},
         {4, 2, 256, 64, 0, 0, kQwen, 2200, 0, Type::q4_0, Type::q8_0, 2040},
@@ -131,6 +132,19 @@ TEST_CASE("attention of prompts without matrix units has the same bits for every
         }
     }
     vulkan->finish();
+}
+
+TEST_CASE("attention of prompts on matrix units expects blocks of keys that wrap where sinks or ring are no multiple") {
+    const auto wraps = [](u32 sinks, u32 ring) {
+        AttendArgs push{};
+        push.sinks = sinks;
+        push.ring = ring;
+        return vk::AttendTileChoice{}.key(256, kKvF16, kKvF16, push, {}).constant(vk::spec::attend_tile::kWraps);
+    };
+    CHECK(wraps(0, 4096) == 0);
+    CHECK(wraps(2 * kTileKeys, 384) == 0);
+    CHECK(wraps(4, 4096) == 1);
+    CHECK(wraps(0, 400) == 1);
 }
 
 TEST_CASE("rounds of prompt attention have room for every segment, and their partials stay within the bound") {

@@ -186,7 +186,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const AttendTileChoice c = choose_attend_tile(
         traits_, matrix, n_query, a.n_head_kv,
         kSegments.seen_max(buffers_.n_context, kv.shape.window, kv.shape.sinks, pass.n_row), p.n_part);
-    const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, traits_),
+    const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, p, traits_),
                       join = key_of("attend_join", 256,
                                     {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});
     for (p.round = 0; p.round < c.n_round; ++p.round) {

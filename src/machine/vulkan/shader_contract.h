@@ -93,6 +93,7 @@ constexpr SpecId kVType{0x503};
 constexpr SpecId kUnitM{0x504};
 constexpr SpecId kUnitN{0x505};
 constexpr SpecId kUnitK{0x506};
+constexpr SpecId kWraps{0x507};
 }  // namespace attend_tile
 namespace delta_scan {
 constexpr SpecId kWidth{0xb01};
@@ -221,12 +222,12 @@ inline constexpr ShaderContract kShaderContracts[128] = {
     {"attend_step", "kDHead kTile kAppend kKType kVType kPerKv",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
      4, 0x7e, 11, 0x5ff, 0x7e0, 112, {0, 1, 1}, false},
-    {"attend_tile_128", "kSplit kKType kVType kUnitM kUnitN kUnitK",
+    {"attend_tile_128", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
      "step query k_cache v_cache part stat",
-     5, 0x7e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
-    {"attend_tile_256", "kSplit kKType kVType kUnitM kUnitN kUnitK",
+     5, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+    {"attend_tile_256", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
      "step query k_cache v_cache part stat",
-     5, 0x7e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+     5, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"copy_rows", "",
      "step kept given y pending",
      6, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},

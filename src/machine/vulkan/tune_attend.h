@@ -71,7 +71,8 @@ struct AttendTileChoice {
     uint32_t n_tile = 1, n_split = 1, n_round = 1;  ///< grid x, grid z, and how often
     /// Queries of a workgroup.
     uint32_t tile() const { return matrix ? group / 2 : 64; }
-    PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const DeviceTraits& traits) const {
+    PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const args::AttendArgs& push,
+                    const DeviceTraits& traits) const {
         PipelineKey k;
         k.group = group;
         if (!matrix) {
@@ -83,7 +84,8 @@ struct AttendTileChoice {
         }
         namespace s = spec::attend_tile;
         k.shader = d_head == 256 ? "attend_tile_256" : "attend_tile_128";
-        k.constants = {{s::kSplit, split}, {s::kKType, k_format}, {s::kVType, v_format},
+        const uint32_t wraps = push.sinks % args::kTileKeys != 0 || push.ring % args::kTileKeys != 0;
+        k.constants = {{s::kSplit, split}, {s::kKType, k_format}, {s::kVType, v_format}, {s::kWraps, wraps},
                        {s::kUnitM, 16},    {s::kUnitN, 8},        {s::kUnitK, 16}};
         k.subgroup_size = traits.subgroup_size_control ? 32 : 0;
         k.full_subgroups = traits.full_subgroups;
