@@ -9,8 +9,8 @@
 //         4 part, 5 stat  see attend_segments.glsl                        written; with SPLIT 0 also read
 // Push    AttendArgs; part_stride: a multiple of GROUP / 2
 // Spec    SPLIT 1: a workgroup takes one segment of keys; 0: all, joining one after the other. K_TYPE, V_TYPE kKv...
-//         UNIT_M, UNIT_N, UNIT_K 16, 8, 16. WRAPS 0: args.sinks is a multiple of KEYS, so the ring, a multiple of
-//         KEYS as well, ends where a block ends. D_HEAD is fixed by the variant
+//         UNIT_M, UNIT_N, UNIT_K 16, 8, 16. WRAPS 0: args.sinks and args.ring are multiples of KEYS, so that no
+//         block of keys wraps around the ring. D_HEAD is fixed by the variant
 // Grid    x: tiles of GROUP / 2 queries of a round, y: kv head, z: with SPLIT 1 at least the segments that the pass
 //         sees. Group 64, 128 or 256: each full subgroup of 32 has 16 queries
 // Shared  KEYS * (4 * D_HEAD + 80) bytes: 35 328 or 18 944
@@ -23,8 +23,8 @@
 // Loop    a turn multiplies the queries with the keys of one block and the weights with the values of the block before,
 //         so that neither product waits for the other, while the next keys and values are on their way to registers.
 //         Then these go to shared memory, before the weights of the scores need registers. Every pipeline takes all
-//         255: what is alive at once decides its speed, and so does a condition within a turn, for which the driver
-//         keeps more alive. So the last turn fetches keys, too, and measure each format after a change.
+//         255, and what is alive at once decides its speed: measure each format after a change. A condition within a
+//         turn makes the driver keep more alive, so the last turn fetches keys, too, which nothing uses.
 // Layout  subgroup s has queries 16 s .. 16 s + 15 of the tile; lane (g, t) the scores of queries g and g + 8 with keys
 //         8 j + 2 t, + 1, which are what it needs of the weights as left side of the second product; then columns 32 c
 //         + 8 t .. + 7 of their results.

@@ -158,19 +158,26 @@ struct Attend {
         u32 group = 256, split = 0;
         bool whole = true;
     } tiles;
+    u32 attends_from = 0;  ///< rows before it join the caches and no more
 
     /// Runs all rows, n_row at a time, with `tile` queries a workgroup (units: 16, or 8). Returns the results of every
-    /// row from first_key on.
+    /// row from first_key and attends_from on.
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
+        const u32 from = std::max(attends_from, c.first_key);
+        if (from > c.first_key) run_rows(How::append, tile, c.first_key, from, n_row);
+        return run_rows(how, tile, from, c.n, n_row);
+    }
+
+    std::vector<float> run_rows(How how, u32 tile, u32 first, u32 end, u32 n_row) {
         rig.begin();
         rig.run("step_open", 256, {}, {step, request, step}, StepArgs{}, 1);
         record(how, tile);
         rig.end();
         std::vector<float> got;
-        for (u32 p = c.first_key; p < c.n; p += n_row) {
-            const u32 rows = std::min(n_row, c.n - p);
+        for (u32 p = first; p < end; p += n_row) {
+            const u32 rows = std::min(n_row, end - p);
             float* to = rig.at<float>(acts);
             std::copy_n(&q[size_t(p) * q_width], rows * q_width, to);
             std::copy_n(&k[size_t(p) * kv_width], rows * kv_width, to + args.k_offset);
