@@ -24,7 +24,7 @@
 //         so that neither product waits for the other, while the next keys and values are on their way to registers.
 //         Then these go to shared memory, before the weights of the scores need registers. Every pipeline takes all
 //         255, and what is alive at once decides its speed: measure each format after a change. A condition within a
-//         turn makes the driver keep more alive, so the last turn fetches keys, too, which nothing uses.
+//         turn makes the driver keep more alive, so the last turn also fetches keys that nothing uses.
 // Layout  subgroup s has queries 16 s .. 16 s + 15 of the tile; lane (g, t) the scores of queries g and g + 8 with keys
 //         8 j + 2 t, + 1, which are what it needs of the weights as left side of the second product; then columns 32 c
 //         + 8 t .. + 7 of their results.
@@ -133,7 +133,7 @@ uvec4 pairs_of(uvec2 a, uvec2 b) {
         (a.y >> 16) | (b.y & 0xffff0000u));
 }
 
-// An invocation has the same columns of all keys that it fetches, a fixed number of keys apart: one address serves all.
+// An invocation fetches the same columns of keys that lie a fixed distance apart, so that one address serves them all.
 #define FETCH_K(place) [[unroll]] for (uint i = 0u; i < NK; i++) \
         k_next[i] = fetch_key(row_of(place, k_key + i * (N / UNITS)), k_unit);
 #define STORE_K [[unroll]] for (uint i = 0u; i < NK; i++) \

@@ -122,6 +122,7 @@ TEST_CASE("attention of prompts without matrix units has the same bits for every
         Attend attend(*vulkan, c);
         CAPTURE(c.n);
         const u32 from = std::max(c.n - 20, c.first_key);
+        // The rows of the first segment take a software device half a minute.
         if (vulkan->gpu->traits.is_cpu() && !test::deep()) attend.attends_from = kSegment - 48;
         attend.tiles = {256, 0, true};
         const std::vector<float> all = attend.run(Attend::How::rows, kRows);
@@ -136,7 +137,7 @@ TEST_CASE("attention of prompts without matrix units has the same bits for every
     vulkan->finish();
 }
 
-TEST_CASE("attention of prompts on matrix units expects blocks of keys that wrap where sinks or ring are no multiple") {
+TEST_CASE("attention on matrix units lets a block of keys wrap only where sinks or ring are no multiple of a block") {
     const auto wraps = [](u32 sinks, u32 ring) {
         AttendArgs push{};
         push.sinks = sinks;

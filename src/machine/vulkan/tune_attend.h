@@ -71,6 +71,7 @@ struct AttendTileChoice {
     uint32_t n_tile = 1, n_split = 1, n_round = 1;  ///< grid x, grid z, and how often
     /// Queries of a workgroup.
     uint32_t tile() const { return matrix ? group / 2 : 64; }
+    /// push: what the kernel will get; its ring and sinks decide whether a block of keys may wrap.
     PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const args::AttendArgs& push,
                     const DeviceTraits& traits) const {
         PipelineKey k;
