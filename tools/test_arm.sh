@@ -24,7 +24,7 @@ compile() {
 }
 rm -f $out/*.o
 pids=()
-for source in src/auspex.cpp tests/{main,support,test_matmul,test_ops,test_number,test_pool}.cpp; do
+for source in src/auspex.cpp tests/{main,support,encode,test_matmul,test_ops,test_number,test_pool}.cpp; do
     compile "$source" &
     pids+=($!)
     [ ${#pids[@]} -ge "$(nproc)" ] && { wait "${pids[0]}" || exit 1; pids=("${pids[@]:1}"); }
