@@ -241,7 +241,8 @@ std::string reject_all(const Model& model, const FuzzOptions& o, FuzzCounts* cou
     if (!drafted.ok()) return "drafting: " + drafted.status.message();
     drafted.session.impl()->sources.text.reset(
         new Wrong({first.session.history().begin(), first.session.history().end()}, n_vocab));
-    // The first cycle has nothing to draft from, and one in kReplyStride ends where a state within the reply is kept.
+    // Cycles without drafts: the first one samples from the prompt's logits, and one every kReplyStride tokens ends at
+    // a row whose state is kept.
     const uint64_t n_plain = 2 + o.n_rejection / detail::kReplyStride;
     for (uint64_t i = 0; i < o.n_rejection + n_plain; ++i) {
         if (drafted.ok()) drafted.status = drafted.session.set_draft_depth(static_cast<int>(1 + i % kMaxDraft));
