@@ -3,12 +3,14 @@
 //
 // Formula y = x W' in float, with the epilogues of shared.h
 // Buffers, arguments: see gemm_common.glsl
-// Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says.
-//         EXACT 1: x is two halves: what rounding left of x is summed first, then, in the same floats, the rounded x
-//         GROUP_M 16, 32, 64: rows of a workgroup. ALONG_N: its invocations along the columns
+// Spec    GROUP_M 16, 32, 64: rows of a workgroup. ALONG_N: its invocations along the columns
 //         STAGED 1: x goes through shared memory, and an invocation keeps the weights that it unpacks for 128 columns.
 //         0, for software devices, where each load is a loop over the lanes: an invocation reads its rows of x itself,
 //         and all weights of 128 columns are in shared memory
+//         MODE: EPILOGUE, SCALED, EXPERTS and EXACT as in GemmArgs::mode. Or kGemmModeAny: the argument says what a
+//         dispatch does. That costs an H200 1 to 2 % of a prompt, and saves a software device most of its pipelines,
+//         which take it half a second each
+// Exact   what rounding left of x is summed first, then, in the same floats, the rounded x
 // Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile / 2). Group N, 128 if STAGED, else a divisor of it: a workgroup
 //         computes GROUP_M rows x 32 columns of y, an invocation TM x TN of them: rows m + NM i, columns n + NN j
 // Shared  STAGED: 4.5 KiB and 144 bytes a row, 32 columns of weights and x as floats. Else 16.5 KiB, 128 columns of
@@ -22,13 +24,15 @@
 #include "gemm_args.h"
 #include "moe_args.h"
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint EPILOGUE = 0u;
-layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
-layout(constant_id = 3) const uint EXPERTS = 0u;  // 1: rows by expert, as a list says
-layout(constant_id = 4) const uint EXACT = 0u;    // 1: x is two halves
-layout(constant_id = 5) const uint GROUP_M = 64u;      // rows of a workgroup
-layout(constant_id = 6) const uint ALONG_N = 8u;       // invocations along the columns
-layout(constant_id = 7) const uint STAGED = 1u;        // 1: x goes through shared memory
+layout(constant_id = 1) const uint GROUP_M = 64u;  // rows of a workgroup
+layout(constant_id = 2) const uint ALONG_N = 8u;   // invocations along the columns
+layout(constant_id = 3) const uint STAGED = 1u;    // 1: x goes through shared memory
+layout(constant_id = 4) const uint MODE_ = 0u;
+#define MODE (MODE_ == kGemmModeAny ? args.mode : MODE_)
+#define EPILOGUE (MODE & 3u)
+#define SCALED ((MODE >> 2) & 1u)    // 1: rows have factors of their own
+#define EXPERTS ((MODE >> 3) & 1u)   // 1: rows by expert, as a list says
+#define EXACT (MODE >> 4)            // 1: x is two halves
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };

@@ -7,6 +7,8 @@ AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST float kHalvesFactor = 16.0;  // what kEpilogueHalves divides its values by
 
+AUSPEX_CONST uint kGemmModeAny = 32;  // gemm.comp: GemmArgs::mode says which
+
 // y = x W' over many rows; x are the halves that gemm_pack (or the epilogue 3 of another gemm) wrote.
 struct GemmArgs {
     uint n_row;                             // rows of x
@@ -22,6 +24,7 @@ struct GemmArgs {
     float factor;                           // and by this
     float limit;                            // swiglu: clamps as in OpKind::swiglu; 0: none
     uint from_step;                         // 1: run only as many of the rows as StepState::n_row says
+    uint mode;                              // gemm.comp: EPI + 4 SCALED + 8 EXPERTS + 16 EXACT
     // EXPERTS: n_row is the length of the list's entries, n_tile and d_out are those of one expert.
     uint first_expert, n_expert;  // that this slice holds
     uint divide;                  // row of x = place / divide

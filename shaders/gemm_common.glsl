@@ -56,11 +56,23 @@ uint open_rows(uint bm) {
     return (entry >> 12) * bm;
 }
 
-uint row_in(uint row) { return EXPERTS == 0u ? row : list[first_place + row] / args.divide; }
-uint row_out(uint row) { return EXPERTS == 0u ? row : list[first_place + row]; }
-uint tile_of(uint tile) { return EXPERTS == 0u ? tile : first_tile + tile; }
+uint row_out(uint row) {
+    uint at = row;
+    if (EXPERTS == 1u) at = list[first_place + row];
+    return at;
+}
+uint row_in(uint row) {
+    uint at = row;
+    if (EXPERTS == 1u) at = row_out(row) / args.divide;
+    return at;
+}
+uint tile_of(uint tile) { return first_tile + tile; }
 
-float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row_in(row)] * args.factor : args.factor; }
+float row_factor(uint row) {
+    float f = args.factor;
+    if (SCALED == 1u) f *= scale[args.scale_offset + row_in(row)];
+    return f;
+}
 
 // Writes four neighbouring values of a row of y, beginning with value n.
 void write_four(uint row, uint n, vec4 v) {
@@ -72,8 +84,10 @@ void write_four(uint row, uint n, vec4 v) {
         y4[at >> 2] = v;
         return;
     }
-    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPILOGUE == kEpilogueAdd ? v[i] + residual1[from + i]
-        : v[i];
+    for (uint i = 0u; n + i < args.d_out; i++) {
+        if (EPILOGUE == kEpilogueAdd) v[i] += residual1[from + i];
+        y1[at + i] = v[i];
+    }
 }
 
 vec4 swiglu(vec4 gate, vec4 up) {

@@ -108,6 +108,7 @@ Product product_on(Vulkan& v, const vk::DeviceTraits& traits, const Job& j) {
         a.residual_stride = w.d_out;
         a.factor = 1.0f;
         a.from_step = j.step_rows ? 1 : 0;
+        a.mode = c.mode;
         rig.commands.bind(v.make(c.key), {rig.memory[tiles[s]], rig.memory[halves], rig.memory[scale], rig.memory[y],
                                           rig.memory[y], rig.memory[step]});
         rig.commands.push(a);

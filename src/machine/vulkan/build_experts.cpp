@@ -232,6 +232,7 @@ void ListBuilder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmAr
     a.d_out = static_cast<uint32_t>(t.d_out);
     a.x_stride = t.n_col * 32 * buffers_.n_half;
     a.from_step = 1;
+    a.mode = c.mode;
     for (size_t k = 0; k < m.slices.size(); ++k) {
         const Matrix::Slice& s = m.slices[k];
         a.n_tile = by_expert ? t.n_row : s.n;

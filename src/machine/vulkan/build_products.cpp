@@ -207,6 +207,7 @@ void ListBuilder::wide_product(const Node& d, const Pass& pass, uint32_t stage_t
     a.factor = ready ? kHalvesFactor : 1.0f;
     a.limit = d.epilogue == Node::Epilogue::swiglu ? d.op->limit : 0;
     a.from_step = 1;
+    a.mode = c.mode;
     const uint32_t from = id(ready ? kSwigluHalves : kHalves), to = halves_out ? id(kSwigluHalves) : d.y;
     Touch touch{{id(kStep), from}, {to}};
     uses(touch);

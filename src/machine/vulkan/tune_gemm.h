@@ -60,6 +60,7 @@ inline bool gemm_matrix_fits(const DeviceTraits& t) {
 /// The pipeline to request.
 struct GemmChoice {
     PipelineKey key;
+    uint32_t mode = 0;          ///< GemmArgs::mode
     uint32_t bm = 64, bn = 32;  ///< rows and columns of y per workgroup
     uint32_t groups_x(uint32_t n_row) const { return ceil_div(n_row, bm); }
     uint32_t groups_y(uint32_t n_tile) const { return ceil_div(n_tile * kTileRows, bn); }
@@ -147,13 +148,11 @@ GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmE
     const bool staged = !traits.is_cpu() || traits.max_shared_bytes < 16896;
     c.key.group = staged ? 128 : c.bm == 64 ? 32 : 16;
     namespace s = spec::gemm;
-    c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)},
-                       {s::kScaled, scaled},
-                       {s::kExperts, experts},
-                       {s::kExact, exact},
-                       {s::kGroupM, c.bm},
+    c.mode = static_cast<uint32_t>(epilogue) + (scaled ? 4u : 0u) + (experts ? 8u : 0u) + (exact ? 16u : 0u);
+    c.key.constants = {{s::kGroupM, c.bm},
                        {s::kAlongN, staged && c.bm < 64 ? 16u : 8u},
-                       {s::kStaged, staged}};
+                       {s::kStaged, staged},
+                       {s::kMode, traits.is_cpu() ? args::kGemmModeAny : c.mode}};
     return c;
 }
 
