@@ -7,7 +7,7 @@ AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST float kHalvesFactor = 16.0;  // what kEpilogueHalves divides its values by
 
-AUSPEX_CONST uint kGemmModeAny = 32;  // gemm.comp: GemmArgs::mode says which
+AUSPEX_CONST uint kGemmModeMask = 31;  // all bits of GemmArgs::mode
 
 // y = x W' over many rows; x are the halves that gemm_pack (or the epilogue 3 of another gemm) wrote.
 struct GemmArgs {

@@ -152,7 +152,8 @@ GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmE
     c.key.constants = {{s::kGroupM, c.bm},
                        {s::kAlongN, staged && c.bm < 64 ? 16u : 8u},
                        {s::kStaged, staged},
-                       {s::kMode, traits.is_cpu() ? args::kGemmModeAny : c.mode}};
+                       {s::kMode, traits.is_cpu() ? 0u : c.mode},
+                       {s::kMask, traits.is_cpu() ? args::kGemmModeMask : 0u}};
     return c;
 }
 
