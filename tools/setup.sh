@@ -49,6 +49,7 @@ packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev
     libvulkan-dev libvulkan-volk-dev)
 packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev universal-ctags doctest-dev
     meson pkgconf glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
+    luajit default-jdk-headless  # bindings of the C interface; C# and Rust are tried where mcs and rustc are installed
     chromium)  # for the page of the server; its package chromium-common has SwiftShader
 # Other platforms, where this machine can run their programs: ARM with 64 and 32 bits, Windows.
 [ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static
