@@ -11,11 +11,11 @@
 //         5 term   as in delta_step; committed rows come first     read
 //         6 out    f32 [row, n_head_v * 128]: S'q                  written
 // Push    DeltaArgs; z_offset, z_stride place `mixed`, multiples of 4; out_offset, out_stride place `out`
-// Spec    LANES 64, 128 or 256: invocations of a workgroup. WIDTH 16 or 32: columns of a workgroup
-// Grid    x: value head * (128 / WIDTH) + slice of WIDTH columns. Group LANES: a lane group of 8 owns 8 WIDTH / LANES
-//         columns, a lane 16 of a column's 128 keys
-// Shared  8 rows of q, k, v and gates: 8 * (256 + WIDTH + 2) floats
-// Cost    rows are sequential: the latency of one dot product a row; blocks of 8 rows are fetched ahead
+// Spec    LANES 64 or 128: invocations of a workgroup. ROWS 8 or 16: rows of a block; a block costs about two rows more
+// Grid    x: value head * 8 + slice of 16 columns. Group LANES: a lane group of 8 owns 128 / LANES columns, a lane 16
+//         of a column's 128 keys
+// Shared  ROWS rows of q, k, v and gates: ROWS * (256 + 16 + 2) floats
+// Cost    rows are sequential: the latency of one dot product a row; blocks of ROWS rows are fetched ahead
 // Order   see step_common.glsl
 // Source  Gated Delta Networks (Yang 2024)
 // CPU     src/machine/cpu, delta
@@ -24,7 +24,7 @@
 #include "step_common.glsl"
 
 layout(constant_id = 0) const uint LANES = 128;
-layout(constant_id = 1) const uint WIDTH = 32;
+layout(constant_id = 1) const uint ROWS = 8;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { DeltaArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
@@ -35,7 +35,7 @@ layout(set = 0, binding = 4, std430) buffer State { vec4 state[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Term { float term[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Out { float result[]; };
 
-const uint ROWS = 8u;                 // rows fetched at a time
+const uint WIDTH = 16u;               // columns of a workgroup
 const uint GROUPS = LANES / 8u;
 const uint COLS = WIDTH / GROUPS;     // columns of a lane group
 const uint QK_EACH = ROWS * 64u / LANES;             // vec4 of q and k an invocation fetches per block
@@ -148,13 +148,17 @@ void main() {
             }
         }
         // Eight sums over eight lanes at once: lane i is left with row i's.
-        [[unroll]] for (uint c = 0u; c < COLS; c++) {
-            [[unroll]] for (uint i = 0u; i < 4u; i++) o[c][i] = reduce_pair(o[c][2u * i], o[c][2u * i + 1u], lane, 1u);
-            [[unroll]] for (uint i = 0u; i < 2u; i++) o[c][i] = reduce_pair(o[c][2u * i], o[c][2u * i + 1u], lane, 2u);
-            const float mine = reduce_pair(o[c][0], o[c][1], lane, 4u);
-            if (first + lane < n_row) result[args.out_offset + (first + lane) * args.out_stride + h * 128u + column0
-                + group + c * GROUPS] = mine;
-        }
+        [[unroll]] for (uint c = 0u; c < COLS; c++)
+            [[unroll]] for (uint e = 0u; e < ROWS; e += 8u) {
+                float x[8];
+                [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = o[c][e + i];
+                [[unroll]] for (uint i = 0u; i < 4u; i++) x[i] = reduce_pair(x[2u * i], x[2u * i + 1u], lane, 1u);
+                [[unroll]] for (uint i = 0u; i < 2u; i++) x[i] = reduce_pair(x[2u * i], x[2u * i + 1u], lane, 2u);
+                const float mine = reduce_pair(x[0], x[1], lane, 4u);
+                const uint row = first + e + lane;
+                if (row < n_row)
+                    result[args.out_offset + row * args.out_stride + h * 128u + column0 + group + c * GROUPS] = mine;
+            }
     }
     [[unroll]] for (uint c = 0u; c < COLS; c++)
         [[unroll]] for (uint m = 0u; m < 4u; m++)

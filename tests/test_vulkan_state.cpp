@@ -35,6 +35,7 @@ struct Delta {
     u32 step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out, mixed;
     DeltaArgs args{};
     u32 chained = 0;  ///< specialization constant CHAINED of delta_step
+    u32 block = 8;    ///< ROWS of delta_scan
 
     Delta(test::Vulkan& v, u32 n_head_k, u32 n_head_v, bool in_groups, u32 n_token)
         : nk(n_head_k),
@@ -126,7 +127,7 @@ struct Delta {
             mix.out_stride = scan.z_stride = conv_dim + 2 * nv;
             scan.z_offset = 0;
             rig.run("delta_mix", 32, {}, {step, acts, conv, dt_id, a_id, ring, mixed}, mix, kRows, 2 * nk + nv);
-            rig.run("delta_scan", 128, {{vk::spec::delta_scan::kWidth, 16}},
+            rig.run("delta_scan", 128, {{vk::spec::delta_scan::kRows, block}},
                     {step, acts, mixed, ring, state, term, out}, scan, nv * 8);
             rig.run("delta_gate", 64, {}, {step, acts, norm_id, out}, args, kRows, (nv + 7) / 8);
         }
@@ -228,10 +229,16 @@ TEST_CASE("chunk invariance: DeltaNet in pieces of any size, committed at once o
     {
         Delta delta(*vulkan, 2, 4, false, 45);
         const std::vector<double> expected = delta.expected();
-        CHECK(worst(delta.run({{37, 37, false}, {4, 2, true}, {1, 1, true}, {5, 5, false}}), expected) < 5e-4);
-        CHECK(worst(delta.run(
-                        {{1, 1, false}, {2, 2, false}, {15, 15, false}, {16, 16, false}, {9, 3, true}, {8, 8, false}}),
-                    expected) < 5e-4);
+        const std::vector<Delta::Pass> large = {{37, 37, false}, {4, 2, true}, {1, 1, true}, {5, 5, false}};
+        const std::vector<Delta::Pass> small = {{1, 1, false},   {2, 2, false}, {15, 15, false},
+                                                {16, 16, false}, {9, 3, true},  {8, 8, false}};
+        for (const auto& passes : {large, small}) {
+            delta.block = 8;
+            const std::vector<float> eight = delta.run(passes);
+            CHECK(worst(eight, expected) < 5e-4);
+            delta.block = 16;
+            CHECK(same_bits(delta.run(passes), eight));
+        }
     }
     vulkan->finish();
 }

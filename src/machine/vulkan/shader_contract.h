@@ -96,7 +96,7 @@ constexpr SpecId kUnitK{0x506};
 constexpr SpecId kWraps{0x507};
 }  // namespace attend_tile
 namespace delta_scan {
-constexpr SpecId kWidth{0xb01};
+constexpr SpecId kRows{0xb01};
 }  // namespace delta_scan
 namespace delta_step {
 constexpr SpecId kMaxRow{0xc01};
@@ -241,7 +241,7 @@ inline constexpr ShaderContract kShaderContracts[128] = {
     {"delta_mix", "",
      "step acts conv dt a ring mixed",
      10, 0x0, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
-    {"delta_scan", "kWidth",
+    {"delta_scan", "kRows",
      "step acts mixed ring state term result",
      11, 0x2, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
     {"delta_step", "kMaxRow kChained",
