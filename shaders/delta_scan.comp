@@ -39,7 +39,7 @@ const uint WIDTH = 16u;               // columns of a workgroup
 const uint GROUPS = LANES / 8u;
 const uint COLS = WIDTH / GROUPS;     // columns of a lane group
 const uint QK_EACH = ROWS * 64u / LANES;             // vec4 of q and k an invocation fetches per block
-const uint V_EACH = (ROWS * WIDTH + LANES - 1u) / LANES;  // v likewise
+const uint V_EACH = ROWS * WIDTH / LANES;            // v likewise
 shared vec4 qk_s[ROWS * 64u];         // q (32 vec4) and k (32 vec4) of each row
 shared float v_s[ROWS * WIDTH];
 shared vec2 gate_s[ROWS];             // decay, beta
@@ -95,8 +95,7 @@ void main() {
         if (block > 0u) {
             barrier();
             [[unroll]] for (uint i = 0u; i < QK_EACH; i++) qk_s[t + i * LANES] = ahead[i];
-            [[unroll]] for (uint i = 0u; i < V_EACH; i++)
-                if (t + i * LANES < ROWS * WIDTH) v_s[t + i * LANES] = ahead_v[i];
+            [[unroll]] for (uint i = 0u; i < V_EACH; i++) v_s[t + i * LANES] = ahead_v[i];
             if (t < ROWS) gate_s[t] = ahead_gate;
             barrier();
         }

@@ -66,8 +66,8 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
     scan.z_offset = 0;
     scan.z_stride = mixed_stride;
     uses({{id(kStep), op.in[0], id(kMixed)}, {op.out, op.state, op.state2}});
-    // A block's own cost is that of two rows, so 16 are better than 8 where their 1096 bytes each fit into shared
-    // memory. A software device would take twice as long to compile them.
+    // A block costs as much as two rows more, so 16 rows are better than 8 where shared memory has 1096 bytes for each.
+    // Not on a software device: the kernel would be twice as large to compile.
     const uint32_t block = traits_.is_cpu() || traits_.max_shared_bytes < 16 * 1096 ? 8 : 16;
     dispatch(key_of("delta_scan", 128, {{spec::delta_scan::kRows, block}}),
              {buffers_.step, acts, buffers_.mixed, ring, state, buffers_.term[op.state], out}, scan, {g.n_head_v * 8},
