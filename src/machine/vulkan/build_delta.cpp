@@ -10,6 +10,23 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
+namespace build_delta_impl {
+
+/// Specialization constants of delta_scan.
+struct ScanShape {
+    uint32_t loaders, rows, columns;
+};
+
+/// A workgroup takes 16 columns of a head if every core then gets at most one workgroup, else 32. A software device has
+/// no use for loaders.
+ScanShape choose_scan(const DeviceTraits& t, uint32_t n_head_v) {
+    const uint32_t cores = t.n_core > 0 ? t.n_core : 64, columns = n_head_v * 8 > cores ? 2 : 1;
+    const uint32_t row_bytes = 2 * (1032 + 64 * columns);  // in both halves of shared memory
+    if (t.is_cpu() || t.max_group_invocations < 192 || t.max_shared_bytes < 8 * row_bytes) return {0, 8, 1};
+    return {64, t.max_shared_bytes < 16 * row_bytes ? 8u : 16u, columns};
+}
+
+}  // namespace build_delta_impl
 
 template <class Args>
 void ListBuilder::fill_delta(const Op& op, Args* a) const {
@@ -66,12 +83,13 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
     scan.z_offset = 0;
     scan.z_stride = mixed_stride;
     uses({{id(kStep), op.in[0], id(kMixed)}, {op.out, op.state, op.state2}});
-    // A block costs as much as two rows more, so 16 rows are better than 8 where shared memory has 1096 bytes for each.
-    // Not on a software device: the kernel would be twice as large to compile.
-    const uint32_t block = traits_.is_cpu() || traits_.max_shared_bytes < 16 * 1096 ? 8 : 16;
-    dispatch(key_of("delta_scan", 128, {{spec::delta_scan::kRows, block}}),
-             {buffers_.step, acts, buffers_.mixed, ring, state, buffers_.term[op.state], out}, scan, {g.n_head_v * 8},
-             "delta scan", state.bytes * 2);
+    const build_delta_impl::ScanShape c = build_delta_impl::choose_scan(traits_, g.n_head_v);
+    dispatch(key_of("delta_scan", 128 + c.loaders,
+                    {{spec::delta_scan::kLoaders, c.loaders},
+                     {spec::delta_scan::kRows, c.rows},
+                     {spec::delta_scan::kColumns, c.columns}}),
+             {buffers_.step, acts, buffers_.mixed, ring, state, buffers_.term[op.state], out}, scan,
+             {g.n_head_v * 8 / c.columns}, "delta scan", state.bytes * 2);
     uses({{id(kStep), op.in[1]}, {op.out}});
     dispatch(key_of("delta_gate", 64), {buffers_.step, acts, vector(op.w[3]), out}, a,
              {n_row, ceil_div(g.n_head_v, 8u)}, "delta gate");

@@ -96,7 +96,9 @@ constexpr SpecId kUnitK{0x506};
 constexpr SpecId kWraps{0x507};
 }  // namespace attend_tile
 namespace delta_scan {
-constexpr SpecId kRows{0xb01};
+constexpr SpecId kLoaders{0xb01};
+constexpr SpecId kRows{0xb02};
+constexpr SpecId kColumns{0xb03};
 }  // namespace delta_scan
 namespace delta_step {
 constexpr SpecId kMaxRow{0xc01};
@@ -241,9 +243,9 @@ inline constexpr ShaderContract kShaderContracts[128] = {
     {"delta_mix", "",
      "step acts conv dt a ring mixed",
      10, 0x0, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
-    {"delta_scan", "kRows",
+    {"delta_scan", "kLoaders kRows kColumns",
      "step acts mixed ring state term result",
-     11, 0x2, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
+     11, 0xe, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
     {"delta_step", "kMaxRow kChained",
      "step acts conv dt a norm ring state term result",
      12, 0x6, 10, 0x1ff, 0x3c1, 68, {0, 1, 1}, false},
