@@ -1,5 +1,5 @@
 #version 450
-// moe_router.comp: scores of every expert, in float.
+// moe_router.comp: scores of every expert, in float, for the rows of a step. moe_router_rows.comp is for prompts.
 //
 // Formula logits = (x * norm / rms(x)) router'; without NORM x router'
 // Buffers 0 w       f32 [n_out, d_in]                                  read
@@ -8,7 +8,7 @@
 //         3 logits  f32 [n_row, n_out]                                 written
 //         4 step    StepState, its first word             (from_step)  read; counters of chain.glsl written
 // Push    RouterArgs
-// Spec    X_ROWS 1, 2 or 4: rows of a workgroup. NORM 0 or 1. CHAINED: chain.glsl
+// Spec    X_ROWS 1 or 2: rows of a workgroup. NORM 0 or 1. CHAINED: chain.glsl
 // Grid    x: ceil(n_out / 2), y: ceil(n_row / X_ROWS). Group 128: 64 invocations share an output
 // Shared  256 * X_ROWS floats
 // Cost    w is read once per X_ROWS rows

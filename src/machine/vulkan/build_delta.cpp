@@ -22,7 +22,7 @@ struct ScanShape {
 ScanShape choose_scan(const DeviceTraits& t, uint32_t n_head_v) {
     const uint32_t cores = t.n_core > 0 ? t.n_core : 64, columns = n_head_v * 8 > cores ? 2 : 1;
     const uint32_t row_bytes = 2 * (1032 + 64 * columns);  // in both halves of shared memory
-    if (t.is_cpu() || t.max_group_invocations < 192 || t.max_shared_bytes < 8 * row_bytes) return {0, 8, 1};
+    if (t.is_cpu() || t.max_shared_bytes < 8 * row_bytes) return {0, 8, 1};
     return {64, t.max_shared_bytes < 16 * row_bytes ? 8u : 16u, columns};
 }
 

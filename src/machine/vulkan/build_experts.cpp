@@ -29,13 +29,6 @@ uint32_t flags_of(const Op& op) {
            (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
-/// The smallest power of two that is at least n, or the largest up to n_max.
-uint32_t power_of_two(uint32_t n, uint32_t n_max) {
-    uint32_t p = 1;
-    while (p < n && 2 * p <= n_max) p *= 2;
-    return p;
-}
-
 }  // namespace build_experts_impl
 
 void ListBuilder::experts(const Node& d, const Pass& pass) {
@@ -62,23 +55,21 @@ void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) 
     a.n_row = pass.n_row;
     a.from_step = pass.wide;
     *to = a;
-    // Few rows: more workgroups, rather than fewer reads. On an H100 a step of four rows of the 35B-A3B takes 3.96 ms
-    // with two rows at once, 4.10 with four.
-    const uint32_t rows = build_experts_impl::power_of_two(pass.n_row, pass.wide ? 4 : 2);
     uses({{id(kStep), d.x}, {id(kMoeLogits)}});
-    // The router of a prompt is between kernels that cannot be chained, and reads x through the core's cache.
-    const bool chained = chained_ && !pass.wide;
-    const PipelineKey key = key_of(
-        "moe_router", 128,
-        {{spec::moe_router::kXRows, rows}, {spec::moe_router::kNorm, norm}, {spec::moe_router::kChained, chained}});
     const std::initializer_list<Region> regions{router, x, norm ? vector(d.norm) : x, buffers_.moe.logits,
                                                 buffers_.step};
-    const Grid grid{ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)};
-    if (chained)
-        dispatch_chained(key, regions, a, grid, "router", router.bytes);
-    else
-        dispatch(key, regions, a, grid, "router", router.bytes);
-    if (pass.wide || m.d_ff_shared == 0) return;
+    if (pass.wide)
+        return dispatch(key_of("moe_router_rows", 256, {{spec::moe_router_rows::kNorm, norm}}), regions, a,
+                        {ceil_div(a.n_out, 8u), ceil_div(pass.n_row, 8u)}, "router", router.bytes);
+    // More workgroups, rather than fewer reads: on an H100 a step of four rows of the 35B-A3B takes 3.96 ms with two
+    // rows at once, 4.10 with four.
+    const uint32_t rows = pass.n_row == 1 ? 1 : 2;
+    dispatch_chained(key_of("moe_router", 128,
+                            {{spec::moe_router::kXRows, rows},
+                             {spec::moe_router::kNorm, norm},
+                             {spec::moe_router::kChained, chained_}}),
+                     regions, a, {ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)}, "router", router.bytes);
+    if (m.d_ff_shared == 0) return;
     Node g = d;
     g.weight = d.op->w[4];
     ProductArgs p{};

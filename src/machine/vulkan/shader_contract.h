@@ -174,17 +174,20 @@ constexpr SpecId kXRows{0x1a01};
 constexpr SpecId kNorm{0x1a02};
 constexpr SpecId kChained{0x1a03};
 }  // namespace moe_router
+namespace moe_router_rows {
+constexpr SpecId kNorm{0x1b01};
+}  // namespace moe_router_rows
 namespace sample_draw {
-constexpr SpecId kFrom{0x2001};
+constexpr SpecId kFrom{0x2101};
 }  // namespace sample_draw
 namespace sample_gather {
-constexpr SpecId kFrom{0x2201};
+constexpr SpecId kFrom{0x2301};
 }  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2801};
-constexpr SpecId kNRow{0x2801};
-constexpr SpecId kUnitN{0x2802};
-constexpr SpecId kUnitK{0x2803};
+constexpr SpecId kUnitM{0x2901};
+constexpr SpecId kNRow{0x2901};
+constexpr SpecId kUnitN{0x2902};
+constexpr SpecId kUnitK{0x2903};
 }  // namespace selftest
 }  // namespace spec
 
@@ -203,7 +206,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[128] = {
+inline constexpr ShaderContract kShaderContracts[129] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 112, {0, 1, 1}, false},
@@ -510,84 +513,87 @@ inline constexpr ShaderContract kShaderContracts[128] = {
     {"moe_router", "kXRows kNorm kChained",
      "w x norm logits step_n_row",
      26, 0xe, 5, 0x17, 0x18, 56, {0, 1, 1}, false},
+    {"moe_router_rows", "kNorm",
+     "w x norm logits step_n_row",
+     27, 0x2, 5, 0x17, 0x8, 56, {0, 1, 1}, false},
     {"moe_sum", "",
      "choice parts rows y step_n_row",
-     27, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
+     28, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
     {"ring_any", "",
      "step acts ring",
-     28, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
+     29, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
     {"rms_hidden", "",
      "step kept given y pending w_norm",
-     29, 0x0, 6, 0x37, 0x8, 36, {0, 1, 1}, false},
+     30, 0x0, 6, 0x37, 0x8, 36, {0, 1, 1}, false},
     {"rms_rows", "",
      "step x w_norm y squares kept_x kept_squares",
-     30, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
+     31, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
     {"sample_bias", "",
      "step logits ids",
-     31, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
+     32, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
     {"sample_draw", "kFrom",
      "step part hist list best",
-     32, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
+     33, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
     {"sample_final", "",
      "step part",
-     33, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
+     34, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
     {"sample_gather", "kFrom",
      "step logits part hist list best",
-     34, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
+     35, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
     {"sample_hist", "",
      "step logits part hist",
-     35, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
+     36, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
     {"sample_mask", "",
      "step logits",
-     36, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
+     37, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
     {"sample_part", "",
      "step logits part",
-     37, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
+     38, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
     {"sample_penalty", "",
      "step logits",
-     38, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+     39, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
     {"sample_share", "",
      "step logits share",
-     39, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
+     40, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     40, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     41, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     40, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     41, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     40, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     41, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     40, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     41, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     40, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     41, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     40, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     41, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     41, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
+     42, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     42, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     43, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     43, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     44, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_next", "",
      "step token share",
-     44, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     45, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_open", "",
      "step request share",
-     45, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     46, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_resample", "",
      "step given ring",
-     46, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
+     47, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     47, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     48, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
