@@ -35,9 +35,9 @@ struct Delta {
     u32 step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out, mixed;
     DeltaArgs args{};
     u32 chained = 0;  ///< specialization constant CHAINED of delta_step
-    struct Scan {     ///< specialization constants of delta_scan
-        u32 loaders, rows, columns;
-    } scan{0, 8, 1};
+    struct Scan {     ///< specialization constants of delta_scan, and ROWS of delta_mix
+        u32 loaders, rows, columns, mix_rows;
+    } scan{0, 8, 1, 1};
 
     Delta(test::Vulkan& v, u32 n_head_k, u32 n_head_v, bool in_groups, u32 n_token)
         : nk(n_head_k),
@@ -128,7 +128,8 @@ struct Delta {
             DeltaArgs mix = args, scanned = args;
             mix.out_stride = scanned.z_stride = conv_dim + 2 * nv;
             scanned.z_offset = 0;
-            rig.run("delta_mix", 32, {}, {step, acts, conv, dt_id, a_id, ring, mixed}, mix, kRows, 2 * nk + nv);
+            rig.run("delta_mix", 32, {{vk::spec::delta_mix::kRows, scan.mix_rows}},
+                    {step, acts, conv, dt_id, a_id, ring, mixed}, mix, ceil_div(kRows, scan.mix_rows), 2 * nk + nv);
             rig.run("delta_scan", 128 + scan.loaders,
                     {{vk::spec::delta_scan::kLoaders, scan.loaders},
                      {vk::spec::delta_scan::kRows, scan.rows},
@@ -237,11 +238,11 @@ TEST_CASE("chunk invariance: DeltaNet in pieces of any size, committed at once o
         const std::vector<Delta::Pass> large = {{37, 37, false}, {4, 2, true}, {1, 1, true}, {5, 5, false}};
         const std::vector<Delta::Pass> small = {{1, 1, false},   {2, 2, false}, {15, 15, false},
                                                 {16, 16, false}, {9, 3, true},  {8, 8, false}};
-        std::vector<Delta::Scan> scans = {{0, 16, 1}, {64, 8, 2}};
+        std::vector<Delta::Scan> scans = {{0, 16, 1, 8}, {64, 8, 2, 8}};
         if (vulkan->gpu->traits.max_shared_bytes >= 37120)
-            scans.insert(scans.end(), {{64, 8, 1}, {64, 16, 1}, {64, 16, 2}});
+            scans.insert(scans.end(), {{64, 8, 1, 1}, {64, 16, 1, 8}, {64, 16, 2, 8}});
         for (const auto& passes : {large, small}) {
-            delta.scan = {0, 8, 1};
+            delta.scan = {0, 8, 1, 1};
             const std::vector<float> eight = delta.run(passes);
             CHECK(worst(eight, expected) < 5e-4);
             for (const Delta::Scan scan : scans) {

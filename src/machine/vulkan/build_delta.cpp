@@ -76,9 +76,10 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
     mix.out_offset = 0;
     mix.out_stride = mixed_stride;
     uses({{id(kStep), op.in[0], op.in[2], op.in[3], op.state2}, {id(kMixed)}});
-    dispatch(key_of("delta_mix", 32),
+    const uint32_t rows = n_row < 256 ? 1 : 8;  // few rows: more workgroups, rather than fewer reads
+    dispatch(key_of("delta_mix", 32, {{spec::delta_mix::kRows, rows}}),
              {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), ring, buffers_.mixed}, mix,
-             {n_row, 2 * g.n_head_k + g.n_head_v}, "delta mix");
+             {ceil_div(n_row, rows), 2 * g.n_head_k + g.n_head_v}, "delta mix");
     args::DeltaArgs scan = a;
     scan.z_offset = 0;
     scan.z_stride = mixed_stride;

@@ -95,6 +95,9 @@ constexpr SpecId kUnitN{0x505};
 constexpr SpecId kUnitK{0x506};
 constexpr SpecId kWraps{0x507};
 }  // namespace attend_tile
+namespace delta_mix {
+constexpr SpecId kRows{0xa01};
+}  // namespace delta_mix
 namespace delta_scan {
 constexpr SpecId kLoaders{0xb01};
 constexpr SpecId kRows{0xb02};
@@ -243,9 +246,9 @@ inline constexpr ShaderContract kShaderContracts[129] = {
     {"delta_gate", "",
      "step acts norm result",
      9, 0x0, 4, 0xf, 0x8, 68, {0, 1, 1}, false},
-    {"delta_mix", "",
+    {"delta_mix", "kRows",
      "step acts conv dt a ring mixed",
-     10, 0x0, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
+     10, 0x2, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
     {"delta_scan", "kLoaders kRows kColumns",
      "step acts mixed ring state term result",
      11, 0xe, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
