@@ -23,6 +23,7 @@ struct Router {
     std::vector<float> w, x, scale;
     test::Rig rig;
     u32 w_id, x_id, norm_id, logits, step;
+    args::RouterArgs a{};
 
     Router(test::Vulkan& v, u32 width, u32 n_expert, u32 rows, bool with_norm)
         : d_in(width), n_out(n_expert), n_row(rows), stride(width + 4), norm(with_norm), rig(v) {
@@ -39,39 +40,46 @@ struct Router {
         rig.put(w_id, w);
         rig.put(x_id, x);
         rig.put(norm_id, scale);
-    }
-
-    /// The logits that kernel `name` writes; those that it leaves out are 7.
-    std::vector<float> run(const char* name, u32 from_step = 0, u32 rows_of_group = 2) {
-        std::vector<float> got(size_t{n_row} * n_out, 7);
-        rig.put(logits, got);
-        args::RouterArgs a{};
         a.d_in = d_in;
         a.n_expert = a.n_out = n_out;
         a.x_stride = stride;
         a.inv_d = 1 / static_cast<float>(d_in);
         a.eps = kEps;
         a.n_row = n_row;
-        a.from_step = from_step > 0;
-        *rig.at<u32>(step) = from_step;
-        const std::vector<u32> ids{w_id, x_id, norm_id, logits, step};
-        rig.begin();
-        if (std::string(name) == "moe_router_rows")
-            rig.run(name, 256, {{vk::spec::moe_router_rows::kNorm, norm}}, ids, a, ceil_div(n_out, 8u),
-                    ceil_div(n_row, 8u));
-        else
-            rig.run(name, 128,
-                    {{vk::spec::moe_router::kXRows, rows_of_group},
-                     {vk::spec::moe_router::kNorm, norm},
-                     {vk::spec::moe_router::kChained, 0}},
-                    ids, a, ceil_div(n_out, 2u), ceil_div(n_row, rows_of_group));
-        rig.end();
-        rig.go();
-        std::copy_n(rig.at<float>(logits), got.size(), got.begin());
-        return got;
     }
 
-    /// The largest error of `got`, in units of the rounding of a sum of d_in such products.
+    /// The scores by the kernel of steps.
+    std::vector<float> of_step(u32 rows_of_group) {
+        begin(0);
+        rig.run("moe_router", 128,
+                {{vk::spec::moe_router::kXRows, rows_of_group},
+                 {vk::spec::moe_router::kNorm, norm},
+                 {vk::spec::moe_router::kChained, 0}},
+                ids(), a, ceil_div(n_out, 2u), ceil_div(n_row, rows_of_group));
+        return end();
+    }
+    /// The scores by the kernel of prompts; of n_step rows alone if that is not 0. Those that it leaves out are 7.
+    std::vector<float> of_prompt(u32 n_step = 0) {
+        begin(n_step);
+        rig.run("moe_router_rows", 256, {{vk::spec::moe_router_rows::kNorm, norm}}, ids(), a, ceil_div(n_out, 8u),
+                ceil_div(n_row, 8u));
+        return end();
+    }
+    std::vector<u32> ids() const { return {w_id, x_id, norm_id, logits, step}; }
+    void begin(u32 n_step) {
+        rig.put(logits, std::vector<float>(size_t{n_row} * n_out, 7));
+        *rig.at<u32>(step) = n_step;
+        a.from_step = n_step > 0;
+        rig.begin();
+    }
+    std::vector<float> end() {
+        rig.end();
+        rig.go();
+        const float* got = rig.at<float>(logits);
+        return {got, got + size_t{n_row} * n_out};
+    }
+
+    /// The largest error of `got`, in units of 2^-24 of the sum of the absolute products.
     double error(const std::vector<float>& got) const {
         double worst = 0;
         for (u32 row = 0; row < n_row; row++) {
@@ -105,10 +113,10 @@ TEST_CASE("scores of experts are within their bound, and have the same bits in a
         for (const Shape& s : {Shape{192, 5, 3}, Shape{256, 33, 8}, Shape{1100, 17, 19}}) {
             CAPTURE(s.d_in);
             Router router(*vulkan, s.d_in, s.n_out, s.n_row, norm);
-            const std::vector<float> one = router.run("moe_router", 0, 1);
+            const std::vector<float> one = router.of_step(1);
             CHECK(router.error(one) < 16);
-            CHECK(test::same_bits(router.run("moe_router"), one));
-            CHECK(test::same_bits(router.run("moe_router_rows"), one));
+            CHECK(test::same_bits(router.of_step(2), one));
+            CHECK(test::same_bits(router.of_prompt(), one));
         }
     vulkan->finish();
 }
@@ -118,7 +126,7 @@ TEST_CASE("scores of a prompt: only as many rows as the step has, in whole group
     if (!vulkan) return;
     {
         Router router(*vulkan, 256, 9, 21, true);
-        const std::vector<float> all = router.run("moe_router_rows"), some = router.run("moe_router_rows", 5);
+        const std::vector<float> all = router.of_prompt(), some = router.of_prompt(5);
         CHECK(std::equal(all.begin(), all.begin() + 5 * 9, some.begin()));
         CHECK(std::all_of(some.begin() + 8 * 9, some.end(), [](float v) { return v == 7; }));
     }

@@ -35,7 +35,8 @@ struct Delta {
     u32 step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out, mixed;
     DeltaArgs args{};
     u32 chained = 0;  ///< specialization constant CHAINED of delta_step
-    struct Scan {     ///< specialization constants of delta_scan, and ROWS of delta_mix
+    /// Specialization constants of delta_scan, and ROWS of delta_mix.
+    struct Scan {
         u32 loaders, rows, columns, mix_rows;
     } scan{0, 8, 1, 1};
 
@@ -239,7 +240,7 @@ TEST_CASE("chunk invariance: DeltaNet in pieces of any size, committed at once o
         const std::vector<Delta::Pass> small = {{1, 1, false},   {2, 2, false}, {15, 15, false},
                                                 {16, 16, false}, {9, 3, true},  {8, 8, false}};
         std::vector<Delta::Scan> scans = {{0, 16, 1, 8}, {64, 8, 2, 8}};
-        if (vulkan->gpu->traits.max_shared_bytes >= 37120)
+        if (vulkan->gpu->traits.max_shared_bytes >= 37120)  // what the last one takes
             scans.insert(scans.end(), {{64, 8, 1, 1}, {64, 16, 1, 8}, {64, 16, 2, 8}});
         for (const auto& passes : {large, small}) {
             delta.scan = {0, 8, 1, 1};
