@@ -29,6 +29,7 @@ struct RouterArgs {
     uint from_step;  // 1: run only as many of the rows as StepState::n_row says
     ChainArgs chain;  // moe_router
 };
+AUSPEX_CONST uint kRouterTile = 8;  // rows, and outputs, of a workgroup of moe_router_rows
 AUSPEX_CONST uint kRouteSigmoid = 1;  // scores by sigmoid instead of softmax
 AUSPEX_CONST uint kRouteNormalise = 2;
 AUSPEX_CONST uint kRouteBias = 4;    // added to the scores for the choice alone

@@ -4,8 +4,8 @@
 // Buffers as moe_router.comp
 // Push    RouterArgs, without the chain
 // Spec    NORM 0 or 1
-// Grid    x: ceil(n_out / 8), y: ceil(n_row / 8). Group 256: two by two tiles of four rows and four outputs, each of 64
-//         invocations
+// Grid    x: ceil(n_out / kRouterTile), y: ceil(n_row / kRouterTile). Group 256: two by two tiles of four rows and four
+//         outputs, each of 64 invocations
 // Shared  1460 floats
 // Cost    w is read once per 8 rows, x once per 8 outputs
 // Order   that of moe_router.comp: an invocation's columns in turn, then halves are added
@@ -21,7 +21,7 @@ layout(set = 0, binding = 1, std430) readonly buffer X_ { vec4 x[]; };
 layout(set = 0, binding = 2, std430) readonly buffer N_ { vec4 norm[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer L_ { float logits[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Step_ { uint step_n_row; };
-const uint ROWS = 4u, OUTS = 4u;           // of a tile; docs/JOURNAL.md has the times of others
+const uint ROWS = kRouterTile / 2u, OUTS = ROWS;  // of a tile; docs/JOURNAL.md has the times of others
 const uint LANES = 64u, SUMS = OUTS + 1u;  // sums of a row: its outputs, its squares
 shared float parts_s[4u * SUMS * (LANES + 1u)];
 shared float eighths_s[4u * SUMS * 8u];

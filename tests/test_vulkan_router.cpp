@@ -61,8 +61,8 @@ struct Router {
     /// The scores by the kernel of prompts; of n_step rows alone if that is not 0. Those that it leaves out are 7.
     std::vector<float> of_prompt(u32 n_step = 0) {
         begin(n_step);
-        rig.run("moe_router_rows", 256, {{vk::spec::moe_router_rows::kNorm, norm}}, ids(), a, ceil_div(n_out, 8u),
-                ceil_div(n_row, 8u));
+        rig.run("moe_router_rows", 256, {{vk::spec::moe_router_rows::kNorm, norm}}, ids(), a,
+                ceil_div(n_out, args::kRouterTile), ceil_div(n_row, args::kRouterTile));
         return end();
     }
     std::vector<u32> ids() const { return {w_id, x_id, norm_id, logits, step}; }

@@ -60,7 +60,8 @@ void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) 
                                                 buffers_.step};
     if (pass.wide)
         return dispatch(key_of("moe_router_rows", 256, {{spec::moe_router_rows::kNorm, norm}}), regions, a,
-                        {ceil_div(a.n_out, 8u), ceil_div(pass.n_row, 8u)}, "router", router.bytes);
+                        {ceil_div(a.n_out, args::kRouterTile), ceil_div(pass.n_row, args::kRouterTile)}, "router",
+                        router.bytes);
     // More workgroups, rather than fewer reads: on an H100 a step of four rows of the 35B-A3B takes 3.96 ms with two
     // rows at once, 4.10 with four.
     const uint32_t rows = pass.n_row == 1 ? 1 : 2;
