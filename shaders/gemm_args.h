@@ -26,6 +26,7 @@ struct GemmArgs {
     uint from_step;                         // 1: run only as many of the rows as StepState::n_row says
     uint mode;                              // gemm.comp: EPI + 4 SCALED + 8 EXPERTS + 16 EXACT
     // EXPERTS: n_row is the length of the list's entries, n_tile and d_out are those of one expert.
+    uint list_size, first_entry;  // which size of blocks, and where its entries begin: ListArgs
     uint first_expert, n_expert;  // that this slice holds
     uint divide;                  // row of x = place / divide
 };

@@ -47,13 +47,14 @@ uint open_rows(uint bm) {
         n_row = args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row;
         return gl_WorkGroupID.x * bm;
     }
-    if (gl_WorkGroupID.x >= list[kListCount]) return 0u;
-    const uint entry = list[kListEntry + gl_WorkGroupID.x], e = entry & 4095u, first = list[kListFirst + e];
+    if (gl_WorkGroupID.x >= list[kListCount + args.list_size]) return 0u;
+    const uint entry = list[kListEntry + args.first_entry + gl_WorkGroupID.x], e = entry & 4095u,
+        first = list[kListFirst + e];
     if (e - args.first_expert >= args.n_expert) return 0u;
     n_row = list[kListFirst + e + 1u] - first;
     first_place = kListEntry + args.n_row + first;
     first_tile = (e - args.first_expert) * args.n_tile;
-    return (entry >> 12) * bm;
+    return entry >> 12;
 }
 
 uint row_out(uint row) {

@@ -35,18 +35,23 @@ AUSPEX_CONST uint kRouteNormalise = 2;
 AUSPEX_CONST uint kRouteBias = 4;    // added to the scores for the choice alone
 AUSPEX_CONST uint kRouteShared = 8;  // logit n_expert is that of the shared expert's weight
 
-// moe_list.comp. The list: kListFirst: where an expert's places begin [n_expert + 1]; kListCount: entries;
-// kListEntry: expert | block << 12, a block is bm places of one expert; the places follow n_entry_max entries.
+// moe_list.comp. An expert's places are cut into blocks: as many of bm[0] places as it fills, and one of the smallest
+// size that holds the rest. The list: kListFirst: where an expert's places begin [n_expert + 1]; kListCount: entries of
+// each size; kListEntry: those of size i from first_entry[i] on, each expert | first place << 12, counted from the
+// expert's first; the places follow n_entry_max entries.
+AUSPEX_CONST uint kListSizes = 4;
 struct ListArgs {
     uint n_expert, n_used;
     uint n_row;
-    uint bm;
+    uint n_size;
+    uint bm[kListSizes];  // places of a block, descending
+    uint first_entry[kListSizes];
     uint n_entry_max;
     uint from_step;
 };
 AUSPEX_CONST uint kListFirst = 0;
 AUSPEX_CONST uint kListCount = kMaxExpert + 4;
-AUSPEX_CONST uint kListEntry = kListCount + 4;
+AUSPEX_CONST uint kListEntry = kListCount + kListSizes;
 
 // moe_sum.comp: y += weights times parts.
 struct SumArgs {

@@ -7,7 +7,7 @@
 // Push    ListArgs
 // Grid    1. Group a power of two
 // Cost    8 bytes read and 4 written per pair
-// Order   an expert's pairs keep their order: a row's results do not depend on its neighbours
+// Order   of an expert's pairs, and of the entries of a size: any, since a row's results depend on neither
 // CPU     src/machine/cpu/moe.cpp
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -20,39 +20,51 @@ layout(set = 0, binding = 2, std430) readonly buffer Step_ { uint step_n_row; };
 const uint N = gl_WorkGroupSize.x;
 shared uint count_s[kMaxExpert];
 shared uint next_s[kMaxExpert];
-shared uvec2 sum_s[N];   // pairs and blocks of the experts of an invocation
+shared uint sum_s[N];   // pairs of the experts of an invocation
+shared uint n_entry_s[kListSizes];
+
+// Writes the entries of expert e, which has n places.
+void write_entries(uint e, uint n) {
+    const uint n_whole = n / args.bm[0], rest = n - n_whole * args.bm[0];
+    if (n_whole > 0u) {
+        const uint at = kListEntry + args.first_entry[0] + atomicAdd(n_entry_s[0], n_whole);
+        for (uint b = 0u; b < n_whole; b++) list[at + b] = e | (b * args.bm[0]) << 12;
+    }
+    if (rest == 0u) return;
+    uint size = args.n_size - 1u;
+    while (args.bm[size] < rest) size--;
+    list[kListEntry + args.first_entry[size] + atomicAdd(n_entry_s[size], 1u)] = e | (n_whole * args.bm[0]) << 12;
+}
 
 void main() {
     const uint me = gl_LocalInvocationIndex, n_row = args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row;
     const uint n_pair = n_row * args.n_used, own = (args.n_expert + N - 1u) / N, e0 = me * own,
         e1 = min(e0 + own, args.n_expert);
     for (uint e = me; e < kMaxExpert; e += N) count_s[e] = 0u;
+    if (me < kListSizes) n_entry_s[me] = 0u;
     barrier();
     for (uint p = me; p < n_pair; p += N) atomicAdd(count_s[choice[p + p / args.n_used].x], 1u);
     barrier();
-    uvec2 sum = uvec2(0u);
-    for (uint e = e0; e < e1; e++) sum += uvec2(count_s[e], (count_s[e] + args.bm - 1u) / args.bm);
+    uint sum = 0u;
+    for (uint e = e0; e < e1; e++) sum += count_s[e];
     sum_s[me] = sum;
     for (uint d = 1u; d < N; d <<= 1) {
         barrier();
-        const uvec2 before = me >= d ? sum_s[me - d] : uvec2(0u);
+        const uint before = me >= d ? sum_s[me - d] : 0u;
         barrier();
         sum_s[me] += before;
     }
     barrier();
-    uvec2 at = sum_s[me] - sum;
+    uint at = sum_s[me] - sum;
     for (uint e = e0; e < e1; e++) {
-        list[kListFirst + e] = at.x;
-        next_s[e] = at.x;
-        const uint n_block = (count_s[e] + args.bm - 1u) / args.bm;
-        for (uint b = 0u; b < n_block; b++) list[kListEntry + at.y + b] = e | b << 12;
-        at += uvec2(count_s[e], n_block);
+        list[kListFirst + e] = at;
+        next_s[e] = at;
+        write_entries(e, count_s[e]);
+        at += count_s[e];
     }
-    if (me == N - 1u) {
-        list[kListFirst + args.n_expert] = sum_s[me].x;
-        list[kListCount] = sum_s[me].y;
-    }
+    if (me == N - 1u) list[kListFirst + args.n_expert] = sum_s[me];
     barrier();
+    if (me < kListSizes) list[kListCount + me] = n_entry_s[me];
     for (uint p = me; p < n_pair; p += N) list[kListEntry + args.n_entry_max
         + atomicAdd(next_s[choice[p + p / args.n_used].x], 1u)] = p;
 }

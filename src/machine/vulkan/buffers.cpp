@@ -395,8 +395,8 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
         to->want(Arena::scratch, many * m.d_shared * 2 * b.n_half, &b.moe.shared_halves, "experts");
         to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
         to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
-        to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,
-                 &b.moe.list, "experts");
+        to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert) + places) * 4, &b.moe.list,
+                 "experts");
         to->want(Arena::scratch, places * m.d_halves * 2 * b.n_half, &b.moe.halves, "experts");
         to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }

@@ -39,12 +39,8 @@ inline uint32_t row_class(uint32_t n) {
     return c;
 }
 
-/// The smallest block of places, and the maximum number of blocks of `bm` places that n_place places of n_expert
-/// experts fall into.
-constexpr uint32_t kMinBlock = 16;
-inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) {
-    return n_place / bm + std::min(n_place, n_expert);
-}
+/// Entries at most that choose_blocks() has for n_place places of n_expert experts.
+inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert) { return n_place / 8 + std::min(n_place, n_expert); }
 
 /// Floats from one row of an activation to the next: what kernels store in fours must begin at fours.
 inline uint32_t row_stride(const Plan& plan, SlotId id) {

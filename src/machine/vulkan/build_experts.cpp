@@ -29,6 +29,14 @@ uint32_t flags_of(const Op& op) {
            (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
+void set_matrix(const Tiling& t, uint32_t n_half, args::GemmArgs* a) {
+    a->n_col = t.n_col;
+    a->n_half_tile = t.n_half_tile();
+    a->d_out = static_cast<uint32_t>(t.d_out);
+    a->x_stride = t.n_col * 32 * n_half;
+    a->from_step = 1;
+}
+
 }  // namespace build_experts_impl
 
 void ListBuilder::experts(const Node& d, const Pass& pass) {
@@ -216,24 +224,43 @@ void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
 
 // ----------------------------------------------------------------------------------- many rows
 
-void ListBuilder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
-                              const Grid& grid, bool by_expert, const char* label) {
-    const Tiling t = m.tiling.one();
-    a.n_col = t.n_col;
-    a.n_half_tile = t.n_half_tile();
-    a.d_out = static_cast<uint32_t>(t.d_out);
-    a.x_stride = t.n_col * 32 * buffers_.n_half;
-    a.from_step = 1;
+void ListBuilder::shared_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                              const char* label) {
+    build_experts_impl::set_matrix(m.tiling, buffers_.n_half, &a);
     a.mode = c.mode;
     for (size_t k = 0; k < m.slices.size(); ++k) {
         const Matrix::Slice& s = m.slices[k];
-        a.n_tile = by_expert ? t.n_row : s.n;
-        a.first_row = by_expert ? 0 : s.first * kTileRows;
-        a.first_expert = by_expert ? s.first / t.n_row : 0;
-        a.n_expert = by_expert ? s.n / t.n_row : 0;
+        a.n_tile = s.n;
+        a.first_row = s.first * kTileRows;
         if (k > 0) list_.barrier();  // slices write to one region
-        dispatch(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
-                 {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes);
+        dispatch(c.key, {s.region, x, buffers_.scale, y, x, buffers_.step}, a, {c.groups_x(a.n_row), c.groups_y(s.n)},
+                 label, s.region.bytes);
+    }
+}
+
+void ListBuilder::expert_gemm(const Matrix& m, const Blocks& b, GemmEpilogue epilogue, args::GemmArgs a,
+                              const Region& x, const Region& y, const char* label) {
+    const Tiling t = m.tiling.one();
+    const bool scaled = epilogue == GemmEpilogue::swiglu_halves;  // rows that the pack wrote have factors
+    const uint32_t n_place = a.n_row;
+    build_experts_impl::set_matrix(t, buffers_.n_half, &a);
+    a.n_row = b.n_entry;
+    a.n_tile = t.n_row;
+    for (size_t k = 0; k < m.slices.size(); ++k) {
+        const Matrix::Slice& s = m.slices[k];
+        a.first_expert = s.first / t.n_row;
+        a.n_expert = s.n / t.n_row;
+        if (k > 0) list_.barrier();  // slices write to one region
+        // Sizes of blocks need no barrier between them: each place is in one block.
+        for (uint32_t i = 0; i < b.n; ++i) {
+            const GemmChoice c = choose_gemm_experts(traits_, gemm_matrix_, t, n_place, a.n_expert, b.bm[i], scaled,
+                                                     epilogue, buffers_.exact());
+            a.mode = c.mode;
+            a.list_size = i;
+            a.first_entry = b.first_entry[i];
+            dispatch(c.key, {s.region, x, buffers_.scale, y, buffers_.moe.list, buffers_.step}, a,
+                     {b.entries(i), c.groups_y(t.n_row)}, label, i == 0 ? s.region.bytes : 0);
+        }
     }
 }
 
@@ -241,14 +268,9 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
     const Matrix &up = model_.matrices[d.op->w[1]], &down = model_.matrices[d.op->w[3]];
-    const Tiling one_up = up.tiling.one(), one_down = down.tiling.one();
     const uint32_t n_row = pass.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
     const bool shared = m.d_ff_shared != 0, exact = buffers_.exact();
-    const GemmChoice c_up = choose_gemm_experts(traits_, gemm_matrix_, one_up, n_place, m.n_expert, 0, true,
-                                                GemmEpilogue::swiglu_halves, exact);
-    const GemmChoice c_down = choose_gemm_experts(traits_, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false,
-                                                  GemmEpilogue::store, exact);
-    const uint32_t n_entry = static_cast<uint32_t>(list_entries(n_place, m.n_expert, c_up.bm));
+    const Blocks blocks = choose_blocks(traits_, gemm_matrix_, up.tiling.one(), n_row, m.n_used, m.n_expert, exact);
     const Region shared_rows =
         b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
 
@@ -263,15 +285,17 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.factor = 1;
         a.limit = m.limit_shared;
         uses({{id(kStep), id(kHalves)}, {id(kMoeShared)}});
-        expert_gemm(gate, c, a, buffers_.halves, b.shared_halves, {c.groups_x(n_row)}, false, "gate+up");
+        shared_gemm(gate, c, a, buffers_.halves, b.shared_halves, "gate+up");
     }
     route(d, pass);
     args::ListArgs list{};
     list.n_expert = m.n_expert;
     list.n_used = m.n_used;
     list.n_row = n_row;
-    list.bm = c_up.bm;
-    list.n_entry_max = n_entry;
+    list.n_size = blocks.n;
+    std::copy(std::begin(blocks.bm), std::end(blocks.bm), list.bm);
+    std::copy(std::begin(blocks.first_entry), std::end(blocks.first_entry), list.first_entry);
+    list.n_entry_max = blocks.n_entry;
     list.from_step = 1;
     uses({{id(kStep), id(kMoeChoice)}, {id(kMoeList)}});
     dispatch(key_of("moe_list", traits_.max_group_invocations >= 1024 && !traits_.is_cpu() ? 1024 : 256),
@@ -284,22 +308,22 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
         uses({{id(kStep), id(kMoeShared)}, {id(kMoeRows)}});
-        expert_gemm(own, c, a, b.shared_halves, shared_rows, {c.groups_x(n_row)}, false, "product");
+        shared_gemm(own, c, a, b.shared_halves, shared_rows, "product");
     }
     a = args::GemmArgs();
-    a.n_row = n_entry;
+    a.n_row = n_place;
     a.y_stride = static_cast<uint32_t>(round_up(m.d_ff, kTileColumns)) / 2 * buffers_.n_half;
     a.factor = 1;
     a.limit = m.limit;
     a.divide = m.n_used;
     uses({{id(kStep), id(kHalves), id(kMoeList)}, {id(kMoeHidden)}});
-    expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up");
+    expert_gemm(up, blocks, GemmEpilogue::swiglu_halves, a, buffers_.halves, b.halves, "experts up");
     a.y_stride = d_model;
     a.factor = kHalvesFactor;
     a.limit = 0;
     a.divide = 1;
     uses({{id(kStep), id(kMoeHidden), id(kMoeList)}, {id(kMoeParts)}});
-    expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down");
+    expert_gemm(down, blocks, GemmEpilogue::store, a, b.halves, b.parts, "experts down");
 
     args::SumArgs sum{};
     sum.width = sum.part_stride = d_model;

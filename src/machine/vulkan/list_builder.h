@@ -238,8 +238,10 @@ class ListBuilder {
     };
     void expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
     void experts_many(const Node& d, const Pass& pass);
-    void expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
-                     const Grid& grid, bool by_expert, const char* label);
+    void shared_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                     const char* label);
+    void expert_gemm(const Matrix& m, const Blocks& b, GemmEpilogue epilogue, args::GemmArgs a, const Region& x,
+                     const Region& y, const char* label);
 
     void append(const Node& d, const Pass& pass);
     void attend(const Node& d, const Pass& pass);

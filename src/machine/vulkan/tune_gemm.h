@@ -1,8 +1,8 @@
 // machine/vulkan/tune_gemm: chooses the matrix-matrix kernel of a product and its tile sizes.
 //
-// What    choose_gemm(), choose_gemm_experts(), choose_gemm_pack(): pure functions of the device, the shape and the
-//         number of rows. The bits of a row depend neither on the number of rows nor on the tile sizes. They differ
-//         from those of the matrix-vector kernels.
+// What    choose_gemm(), choose_blocks(), choose_gemm_experts(), choose_gemm_pack(): pure functions of the device, the
+//         shape and the number of rows. The bits of a row depend neither on the number of rows nor on the tile sizes.
+//         They differ from those of the matrix-vector kernels.
 // Thread  any.
 // Tests   tests/test_vulkan_gemm.cpp.
 //
@@ -22,6 +22,7 @@
 //      doubles, and so does the y_stride of packs and of kEpilogueHalves.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/moe_args.h"
 #include "repack.h"
 #include "shader.h"
 
@@ -68,20 +69,29 @@ struct GemmChoice {
 
 namespace tune_gemm_impl {
 
-/// A tile size of gemm_mma. cost[i]: time per 64 columns of the weights, in units of 10 ns, on a core that runs i + 1
-/// of its workgroups at once, up to `n`. Measured on an H200 (same cores as an H100) with Q4_K, 2026: the size that
-/// estimate() prefers is on average within 1 %, at worst within 15 %, of the fastest of 22 sizes.
-struct Size {
-    uint32_t bm, bn, wm, wn, stages, n;
+/// A tile size of gemm_mma: rows and columns of a workgroup and of a subgroup, and buffers.
+struct Tile {
+    uint32_t bm, bn, wm, wn, stages;
+};
+/// cost[i]: time per 64 columns of the weights, in units of 10 ns, on a core that runs i + 1 of its workgroups at once,
+/// up to `n`. Measured on an H200 (same cores as an H100) with Q4_K, 2026: the size that estimate() prefers is on
+/// average within 1 %, at worst within 15 %, of the fastest of 22 sizes.
+struct Size : Tile {
+    uint32_t n;
     uint32_t cost[4];
 };
 constexpr Size kSizes[] = {
-    {128, 128, 64, 64, 1, 2, {132, 194, 0, 0}}, {128, 64, 32, 32, 1, 2, {80, 127, 0, 0}},
-    {64, 64, 32, 32, 1, 4, {59, 81, 106, 128}}, {32, 64, 32, 16, 1, 4, {44, 65, 92, 115}},
-    {16, 64, 16, 16, 2, 4, {40, 51, 80, 95}},
+    {{128, 128, 64, 64, 1}, 2, {132, 194, 0, 0}}, {{128, 64, 32, 32, 1}, 2, {80, 127, 0, 0}},
+    {{64, 64, 32, 32, 1}, 4, {59, 81, 106, 128}}, {{32, 64, 32, 16, 1}, 4, {44, 65, 92, 115}},
+    {{16, 64, 16, 16, 2}, 4, {40, 51, 80, 95}},
 };
+/// Tiles for blocks of an expert's rows, descending. A block takes its time however few of its rows there are: on an
+/// H200, with Q4_K weights of 2048 x 1024 and 512 x 2048, 3.4, 2.2, 1.6 and 1.3 us of the whole device. The second list
+/// is for exact products and for devices of less shared memory.
+constexpr Tile kBlocks[] = {{128, 128, 64, 64, 1}, {64, 128, 32, 32, 1}, {32, 128, 32, 32, 1}, {16, 64, 16, 16, 1}};
+constexpr Tile kSmallBlocks[] = {{64, 64, 32, 32, 1}, {32, 64, 32, 16, 1}, {16, 64, 16, 16, 1}};
 
-inline uint32_t shared_bytes(const Size& s, bool exact) {
+inline uint32_t shared_bytes(const Tile& s, bool exact) {
     return s.stages * 144 * (s.bm + s.bn) * (exact ? 2 : 1) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
@@ -96,7 +106,7 @@ inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_
 
 namespace tune_gemm_impl {
 
-inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size, const Tiling& t, bool scaled,
+inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Tile& size, const Tiling& t, bool scaled,
                      GemmEpilogue epilogue, bool experts, bool exact) {
     c->bm = size.bm;
     c->bn = size.bn;
@@ -158,15 +168,25 @@ GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmE
     return c;
 }
 
-/// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
-template <class Rows>
-const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
+/// The size with the lowest estimate.
+inline const Size& best_size(const DeviceTraits& traits, bool exact, uint64_t n_tile, uint32_t n_row) {
     const uint32_t n_core = traits.n_core > 0 ? traits.n_core : 64;
-    const Size* best = cheapest(kSizes, bm, [&](const Size& s) {
-        return shared_bytes(s, exact) > traits.max_shared_bytes ? UINT64_MAX : estimate(s, n_core, n_row_of(s), n_tile);
+    const Size* best = cheapest(kSizes, 0, [&](const Size& s) {
+        return shared_bytes(s, exact) > traits.max_shared_bytes ? UINT64_MAX : estimate(s, n_core, n_row, n_tile);
     });
     AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them, for one of them if exact
     return *best;
+}
+
+/// Tiles for the blocks of an expert's rows that the device can run, the largest first.
+inline std::vector<Tile> block_tiles(const DeviceTraits& traits, bool exact) {
+    const bool large = shared_bytes(kBlocks[0], exact) <= traits.max_shared_bytes;
+    const Span<const Tile> list =
+        large ? Span<const Tile>(kBlocks, std::size(kBlocks)) : Span<const Tile>(kSmallBlocks, std::size(kSmallBlocks));
+    std::vector<Tile> out;
+    for (const Tile& t : list)
+        if (shared_bytes(t, exact) <= traits.max_shared_bytes) out.push_back(t);
+    return out;
 }
 
 }  // namespace tune_gemm_impl
@@ -179,17 +199,28 @@ const Size& best_size(const DeviceTraits& traits, bool exact, uint32_t bm, uint6
 /// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, bool exact = false, uint32_t stage_tiles = 0) {
-    const auto rows = [&](const auto&) { return uint64_t{n_row}; };
-    if (!matrix) return tune_gemm_impl::plain(traits, t, scaled, epilogue, false, exact, 0, rows);
+    if (!matrix)
+        return tune_gemm_impl::plain(traits, t, scaled, epilogue, false, exact, 0,
+                                     [&](const auto&) { return uint64_t{n_row}; });
     const uint32_t n_tile = stage_tiles > t.n_row ? stage_tiles : t.n_row;
     GemmChoice c;
-    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, 0, n_tile, rows), t, scaled, epilogue,
+    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, n_tile, n_row), t, scaled, epilogue,
                              false, exact);
     return c;
 }
 
+/// Rows of the blocks into which the rows of each expert are cut, descending: as many of the first size as they fill,
+/// and one of the smallest that holds the rest. first_entry, n_entry: of the list in which moe_list writes them.
+struct Blocks {
+    uint32_t n = 0, n_entry = 0;
+    uint32_t bm[args::kListSizes] = {}, first_entry[args::kListSizes] = {};
+    /// Entries of size i at most.
+    uint32_t entries(uint32_t i) const { return (i + 1 < n ? first_entry[i + 1] : n_entry) - first_entry[i]; }
+};
+
 /// The kernel for n_place rows, sorted by expert, each multiplied by the matrix `t` of its expert. All rows of a
-/// workgroup belong to one expert. bm: rows per workgroup; 0: the fastest.
+/// workgroup belong to one expert. bm: rows per workgroup, one of choose_blocks(); 0, without matrix units: the
+/// fastest.
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
                                       uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue,
                                       bool exact = false) {
@@ -201,9 +232,33 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
     };
     if (!matrix) return tune_gemm_impl::plain(traits, t, scaled, epilogue, true, exact, bm, rows);
     GemmChoice c;
-    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, exact, bm, t.n_row, rows), t, scaled,
-                             epilogue, true, exact);
+    for (const tune_gemm_impl::Tile& tile : tune_gemm_impl::block_tiles(traits, exact))
+        if (tile.bm == bm) tune_gemm_impl::set_size(&c, traits, tile, t, scaled, epilogue, true, exact);
     return c;
+}
+
+/// The blocks for rows that use n_used of n_expert experts each; t: the first of the matrices that they meet. A
+/// software device takes half a second to compile a kernel, so it has one size.
+inline Blocks choose_blocks(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, uint32_t n_used,
+                            uint32_t n_expert, bool exact) {
+    Blocks b;
+    const uint32_t n_place = n_row * n_used, n_chosen = std::min(n_place, n_expert);
+    const auto take = [&](uint32_t bm) {
+        if (bm >= n_row) b.n = 0;  // this one holds all rows
+        b.bm[b.n++] = bm;
+    };
+    if (matrix)
+        for (const tune_gemm_impl::Tile& tile : tune_gemm_impl::block_tiles(traits, exact)) take(tile.bm);
+    else if (traits.is_cpu())
+        take(choose_gemm_experts(traits, false, t, n_place, n_expert, 0, true, GemmEpilogue::store, exact).bm);
+    else
+        for (const tune_gemm_impl::PlainSize& s : tune_gemm_impl::kPlainSizes) take(s.bm);
+    for (uint32_t i = 0; i < b.n; ++i) {
+        b.first_entry[i] = b.n_entry;
+        const uint32_t fewest = i + 1 < b.n ? b.bm[i + 1] + 1 : 1;  // rows of a block
+        b.n_entry += std::min(n_place / fewest, n_chosen + (i == 0 ? n_place / b.bm[0] : 0));
+    }
+    return b;
 }
 
 /// The kernel that packs rows, one workgroup per row.
