@@ -9,6 +9,7 @@
 #include <new>
 
 #include "common.h"
+#include "files.h"
 #include "platform.h"
 
 namespace cli {
@@ -116,6 +117,7 @@ int run_command(CLI::App& app, const std::vector<std::string>& arguments, const 
         app.parse(for_parser(arguments));
         Status s = check_not_empty(app);
         if (s.ok()) s = check_numbers(app, true);
+        if (s.ok()) s = check_files(app.get_subcommands().empty() ? app : *app.get_subcommands()[0]);
         if (!s.ok()) return report(s);
         catch_interrupts();
         return finish(chosen());

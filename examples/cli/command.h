@@ -14,7 +14,8 @@ namespace cli {
 using Chosen = std::function<int()>;
 
 /// Parses the arguments, runs what a callback of the application left in `chosen`, and returns the exit code. Reports
-/// wrong arguments, empty values, numbers out of range, lack of memory, and output that could not be written.
+/// wrong arguments, empty values, numbers out of range, outputs that would overwrite an input, lack of memory, and
+/// output that could not be written.
 int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen);
 
 }  // namespace cli

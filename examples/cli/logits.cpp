@@ -81,8 +81,6 @@ Status logits(const LogitsOptions& o) {
         return Status(Code::bad_argument, "--mtp DEPTH and --mtp-out FILE belong together: give both or neither");
     if (o.out.empty() && !mtp)
         return Status(Code::bad_argument, "no output was named: give --out FILE, or --mtp DEPTH with --mtp-out FILE");
-    if (mtp && o.out == o.mtp_out)
-        return Status(Code::bad_argument, "--out and --mtp-out both name '" + o.out + "', expected two files");
     Status s = check_output(o.out, "--out");
     if (s.ok()) s = check_output(o.mtp_out, "--mtp-out");
     Loaded on;

@@ -1,0 +1,130 @@
+"""Outputs that name a file which a command reads, or another output: they are refused, the file stays as it is."""
+import os
+import shutil
+import subprocess
+import unittest
+
+from test_cli import BINARY, DEMO, LOG, BaseCli, built
+from test_cli_streams import TINY_MODEL
+
+IDS = "1,2,3"
+
+
+def content(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class BaseFiles(BaseCli):
+    def keeps(self, path, *words, run, **more):
+        """The command is refused before it has written anything: the file and the folder stay as they are."""
+        before, names = content(path), sorted(os.listdir(self.folder))
+        self.refused(2, "bad_argument", *words, run=run, **more)
+        self.assertEqual((content(path) == before, sorted(os.listdir(self.folder))), (True, names), run)
+
+    def model(self):
+        return shutil.copy(DEMO, os.path.join(self.folder, "m.gguf"))
+
+    def link(self, path, name="link"):
+        if os.name != "posix":
+            self.skipTest("needs links")
+        link = os.path.join(self.folder, name)
+        os.symlink(path, link)
+        return link
+
+
+class OutputIsInput(BaseFiles):
+    def test_a_model(self):
+        m = self.model()
+        for run in built(["logits", "--ids", IDS, "--out"], ["logits", "--ids", IDS, "--mtp", 1, "--mtp-out"],
+                         ["run", "-p", "x", "--trace"], ["chat", "--trace"], ["run", "-p", "x", "--session"],
+                         ["run", "-p", "x", "--packed-file"], ["eval", "--plot"], ["bench", "--controller", "--trace"],
+                         ["bench", "--controller", "--plot"], ["bench", "--stack", "--plot"],
+                         ["bench", "--replay", "loop", "--session-file"]):
+            with self.subTest(run):
+                self.keeps(m, f"{run[-1]} {m}: this would overwrite '{m}', the file of --model", run=[*run, m, "-m", m])
+
+    def test_the_file_of_the_mtp_block(self):
+        m = self.model()
+        self.keeps(m, "--trace ", "the file of --mtp-file", run=["run", "-p", "x", "--mtp-file", m, "--trace", m])
+
+    def test_a_model_by_another_name(self):
+        m = self.model()
+        hard = os.path.join(self.folder, "hard")
+        os.link(m, hard)
+        names = [os.path.join(self.folder, ".", "m.gguf"), hard, self.link(m), self.link("link", "second")]
+        for name in names:
+            with self.subTest(name):
+                self.keeps(m, f"--out {name}: ", m, run=["logits", "--ids", IDS, "--out", name, "-m", m])
+                self.keeps(m, f"--out {m}: ", name, run=["logits", "--ids", IDS, "--out", m, "-m", name])
+
+    def test_the_demo_model_where_none_is_named(self):
+        models = os.path.join(self.folder, "examples", "models")  # the first place where it is looked for
+        os.makedirs(models)
+        m = shutil.copy(DEMO, os.path.join(models, "auspex-demo.gguf"))
+        self.keeps(m, "the file of --model", run=["logits", "--ids", IDS, "--out", m], cwd=self.folder)
+
+    @unittest.skipUnless(os.path.exists(TINY_MODEL), "needs tiny_model beside the program")
+    def test_a_shard_of_a_model(self):
+        subprocess.run([TINY_MODEL, "--split", "3", "m.gguf"], check=True, capture_output=True, cwd=self.folder)
+        first, second, third = [os.path.join(self.folder, f"m-0000{i}-of-00003.gguf") for i in (1, 2, 3)]
+        for shard in (second, third):
+            self.keeps(shard, f"--out {shard}: ", "--model", run=["logits", "--ids", IDS, "--out", shard, "-m", first])
+
+    def test_a_text(self):
+        text, ids = self.file("text", LOG), self.file("ids", IDS)
+        for run, of in ((["run", "-f", text, "--trace", text], "--file"),
+                        (["eval", "-f", text, "--plot", text], "--file"),
+                        (["run", "-p", "x", "--grammar", text, "--trace", text], "--grammar"),
+                        (["run", "-p", "x", "--json-schema", text, "--trace", text], "--json-schema"),
+                        (["chat", "--tools", text, "--trace", text], "--tools"),
+                        (["run", "-p", "x", "--draft-vocab", text, "--trace", text], "--draft-vocab"),
+                        (["logits", "--ids", "@" + ids, "--out", ids], "--ids"),
+                        (["logits", "--ids", IDS, "--rows", "@" + ids, "--out", ids], "--rows"),
+                        *((run, "--text") for run in
+                          built(["bench", "--stack", "--text", "a=" + text, "--plot", text]))):
+            with self.subTest(run):
+                self.keeps(run[-1], run[-2], f"this would overwrite '{run[-1]}', the file of {of};", run=run)
+
+    @unittest.skipUnless(os.path.exists("/dev/stdin"), "needs a name of standard input")
+    def test_standard_input(self):
+        text = self.file("text", LOG)
+        with open(text, "rb") as f:
+            r = subprocess.run([BINARY, "chat", "--trace", text], stdin=f, capture_output=True, timeout=120)
+        self.assertEqual((r.returncode, content(text)), (2, LOG.encode()), r.stderr)
+        self.assertIn(b"the file of standard input", r.stderr)
+
+    def test_what_is_no_file_may_be_read_and_written(self):
+        self.file("12", IDS)
+        self.done("logits", "--ids", "@12", "--out", "@12", cwd=self.folder)
+        self.assertEqual(content(os.path.join(self.folder, "12")), IDS.encode())
+        self.done("logits", "--ids", "12", "--out", "12", cwd=self.folder)  # an id, no file
+        self.assertEqual(os.path.getsize(os.path.join(self.folder, "12")), 8192 * 4)
+        if os.name == "posix":
+            self.done("run", "-p", LOG, "-n", 2, "--device", "cpu", "--trace", "/dev/null", "--packed-file", "auto",
+                      "--draft-vocab", "auto")
+            self.done("logits", "--ids", IDS, "--mtp", 1, "--out", "/dev/null", "--mtp-out", "/dev/null")
+
+
+class TwoOutputs(BaseFiles):
+    def test_of_the_same_file(self):
+        new = os.path.join(self.folder, "new")
+        for name in (new, os.path.join(self.folder, ".", "new"), self.link("new")):
+            r = self.refused(2, "bad_argument", "--out", "--mtp-out", new, "expected two files",
+                             run=["logits", "--ids", IDS, "--mtp", 1, "--out", name, "--mtp-out", new])
+            self.assertIn("both name" if name == new else f"'{name}' and --mtp-out '{new}' are the same file", r)
+        self.assertFalse(os.path.exists(new))
+
+    def test_of_which_one_is_a_conversation(self):
+        session = os.path.join(self.folder, "session")
+        self.done("run", "-p", LOG, "-n", 2, "--device", "cpu", "--session", session)
+        for command in (["run", "-p", "x"], ["chat"]):
+            self.keeps(session, "--trace and --session both name", session,
+                       run=[*command, "--session", session, "--trace", session])
+        link = self.link(session)
+        self.keeps(session, "--trace", "--session", "the same file",
+                   run=["run", "-p", "x", "--session", session, "--trace", link])
+
+
+if __name__ == "__main__":
+    unittest.main()
