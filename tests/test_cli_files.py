@@ -1,10 +1,12 @@
 """Outputs that name a file which a command reads, or another output: they are refused, the file stays as it is."""
+import json
 import os
 import shutil
 import subprocess
+import sys
 import unittest
 
-from test_cli import BINARY, DEMO, LOG, BaseCli, built
+from test_cli import BINARY, DEMO, LOG, REPO, BaseCli, built
 from test_cli_streams import TINY_MODEL
 
 IDS = "1,2,3"
@@ -13,6 +15,12 @@ IDS = "1,2,3"
 def content(path):
     with open(path, "rb") as f:
         return f.read()
+
+
+def no_large_files():
+    """As on a full disk, writing fails midway."""
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
 class BaseFiles(BaseCli):
@@ -124,6 +132,41 @@ class TwoOutputs(BaseFiles):
         link = self.link(session)
         self.keeps(session, "--trace", "--session", "the same file",
                    run=["run", "-p", "x", "--session", session, "--trace", link])
+
+
+class GgufTemplate(BaseFiles):
+    """tools/gguf_template.py"""
+
+    def tool(self, *arguments, **more):
+        return subprocess.run([sys.executable, os.path.join(REPO, "tools", "gguf_template.py"), *arguments],
+                              capture_output=True, timeout=60, **more)
+
+    def test_a_file_that_is_read_is_not_overwritten(self):
+        m, template = self.model(), self.file("template", "{{ messages }}")
+        link = self.link(m)
+        for out, name, path in ((m, "MODEL", m), (link, "MODEL", m), (template, "TEMPLATE", template)):
+            r = self.tool(m, out, template)
+            self.assertEqual((r.returncode, content(m) == content(DEMO), content(template)),
+                             (1, True, b"{{ messages }}"), r.stderr)
+            self.assertIn(f"OUT '{out}' is {name} '{path}'", r.stderr.decode())
+
+    def test_a_file_appears_when_it_is_complete(self):
+        template = self.file("template", "{{ messages }}")
+        old = self.file("old.gguf", "old")
+        link = self.link("old.gguf")
+        r = self.tool(DEMO, link, template, preexec_fn=no_large_files)
+        self.assertEqual((r.returncode, content(old)), (1, b"old"), r.stderr)
+        self.assertEqual(self.tool(DEMO, link, template).returncode, 0)
+        self.assertTrue(os.path.islink(link))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["link", "old.gguf", "template"])
+        values = json.loads(self.done("inspect", old, "--json"))["metadata"]
+        self.assertIn("{{ messages }}", json.dumps(values))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    def test_a_device_is_not_replaced(self):
+        r = self.tool(DEMO, "/dev/full", self.file("template", "{{ messages }}"))
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"a folder, a pipe or a device", r.stderr)
 
 
 if __name__ == "__main__":

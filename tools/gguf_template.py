@@ -6,6 +6,7 @@
 Python's standard library only.
 """
 import argparse
+import os
 import shutil
 import struct
 import sys
@@ -84,19 +85,41 @@ def head_with(file, template):
     return head + b"\0" * (-len(head) % alignment)
 
 
+def check_out(out, inputs):
+    """Refuses a file that is read, also by a link, and what is no file: it would be replaced."""
+    for name, path in inputs.items():
+        if os.path.exists(out) and os.path.samefile(path, out):
+            raise ValueError(f"OUT '{out}' is {name} '{path}', which would be overwritten; expected another file")
+    if os.path.exists(out) and not os.path.isfile(out):
+        raise ValueError(f"OUT '{out}' is a folder, a pipe or a device, expected a file")
+
+
+def write(out, head, data):
+    """The file appears when it is complete."""
+    out = os.path.realpath(out)  # a link stays one
+    beside = f"{out}.{os.getpid()}.tmp"
+    try:
+        with open(beside, "wb") as f:
+            f.write(head)
+            shutil.copyfileobj(data, f, 16 << 20)
+        os.replace(beside, out)
+    except BaseException:  # Ctrl-C too
+        if os.path.exists(beside):
+            os.remove(beside)
+        raise
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("out")
     p.add_argument("template")
     o = p.parse_args()
+    check_out(o.out, {"MODEL": o.model, "TEMPLATE": o.template})
     with open(o.template, "rb") as f:
         template = f.read()
     with open(o.model, "rb") as f:
-        head = head_with(f, template)
-        with open(o.out, "wb") as out:
-            out.write(head)
-            shutil.copyfileobj(f, out, 16 << 20)
+        write(o.out, head_with(f, template), f)
 
 
 if __name__ == "__main__":
