@@ -134,6 +134,27 @@ class TwoOutputs(BaseFiles):
                    run=["run", "-p", "x", "--session", session, "--trace", link])
 
 
+class WrongReasons(BaseCli):
+    def test_what_is_expected_has_both_ends(self):
+        for option, value, expected in (("--ctx", 4294967297, "expected 1 .. 2147483647;"),
+                                        ("--ctx", 0, "expected 1 .. 2147483647;"),
+                                        ("--draft-window", 4294967296, "expected 0 .. 2147483647"),
+                                        ("--kv-type", "f16,f16,f16", "expected f16, "),
+                                        ("--kv-type", "f16,q9", "expected f16, ")):
+            self.refused(2, "bad_argument", f"{option} {value}: {expected}",
+                         run=["run", "-p", "x", "--device", "cpu", option, value])
+
+    def test_no_tools(self):
+        tools = self.file("tools.json", "[]")
+        self.refused(2, "bad_argument", "is an empty JSON array of tools, expected [{",
+                     run=["run", "-p", "x", "--device", "cpu", "--tools", tools])
+
+    def test_a_long_text_of_no_tokens(self):
+        for n in built(["bench", "--long", 0], ["bench", "--long", -5]):
+            self.refused(2, "bad_argument", f"--long is {n[-1]}, expected 1000 .. 67108864",
+                         run=[*n, "--device", "cpu", "--json"])
+
+
 class GgufTemplate(BaseFiles):
     """tools/gguf_template.py"""
 

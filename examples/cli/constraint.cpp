@@ -46,8 +46,8 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
     if (!s.ok()) return s;
     const nlohmann::ordered_json all = nlohmann::ordered_json::parse(text, nullptr, false);
     if (!all.is_array() || all.empty())
-        return Status(Code::bad_argument,
-                      "'" + o.tools + "' is not a JSON array of tools, expected [{\"type\": \"function\", ...}, ...]");
+        return Status(Code::bad_argument, "'" + o.tools + "' is " + (all.is_array() ? "an empty" : "not a") +
+                                              " JSON array of tools, expected [{\"type\": \"function\", ...}, ...]");
     for (const nlohmann::ordered_json& tool : all)
         to->push_back(tool.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return {};

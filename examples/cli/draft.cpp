@@ -84,7 +84,8 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
         return bad();
     if (n > int64_t{auspex::kMaxDraft}) return bad();
     if (o.window < 0 || o.window > INT32_MAX)
-        return Status(Code::bad_argument, "--draft-window " + std::to_string(o.window) + ": expected 0 or more");
+        return Status(Code::bad_argument,
+                      "--draft-window " + std::to_string(o.window) + ": expected 0 .. " + std::to_string(INT32_MAX));
     if (o.max_depth < 1 || o.max_depth > int64_t{auspex::kMaxDraft})
         return Status(Code::bad_argument, "--draft-max " + std::to_string(o.max_depth) + ": expected 1 .. " +
                                               std::to_string(auspex::kMaxDraft));

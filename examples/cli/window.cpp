@@ -45,14 +45,15 @@ Result<uint64_t> read_size(const std::string& text, const char* option) {
     return static_cast<uint64_t>(n * factor);
 }
 
-static Result<KvType> kv_type(const std::string& name) {
+/// One of the names in the value of --kv-type.
+static Result<KvType> kv_type(const std::string& name, const std::string& value) {
     if (name == "f16") return KvType::f16;
     if (name == "q8_0") return KvType::q8_0;
     if (name == "q4_0") return KvType::q4_0;
     if (name == "q4_1") return KvType::q4_1;
     if (name == "f32") return KvType::f32;
     return Status(Code::bad_argument,
-                  "--kv-type " + name + ": expected f16, q8_0, q4_0, q4_1 or f32, or two of them as in q8_0,q4_0");
+                  "--kv-type " + value + ": expected f16, q8_0, q4_0, q4_1 or f32, or two of them as in q8_0,q4_0");
 }
 
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
@@ -70,8 +71,8 @@ Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
         if (!s.ok()) return s;
     }
     const size_t comma = o.type.find(',');
-    Status s = kv_type(o.type.substr(0, comma)).get(to->kv_k);
-    if (s.ok()) s = kv_type(comma == std::string::npos ? o.type : o.type.substr(comma + 1)).get(to->kv_v);
+    Status s = kv_type(o.type.substr(0, comma), o.type).get(to->kv_k);
+    if (s.ok()) s = kv_type(comma == std::string::npos ? o.type : o.type.substr(comma + 1), o.type).get(to->kv_v);
     return s;
 }
 

@@ -137,7 +137,7 @@ Status check(BenchOptions& o) {
     };
     Status s = within("-n", o.n, 1, kMany);
     if (s.ok()) s = within("--repeat", o.repeat, 1, 1000);
-    if (s.ok()) s = within("--long", o.longest, o.longest == 0 ? 0 : 1000, int64_t{1} << 26);
+    if (s.ok() && o.longest) s = within("--long", *o.longest, 1000, int64_t{1} << 26);
     if (s.ok()) s = within("--context", o.context, 1, kMany);
     if (s.ok()) s = within("--phase", o.phase, 16, kMany);
     if (s.ok()) s = within("--rounds", o.rounds, 1, 1000);
@@ -157,7 +157,8 @@ Status check(BenchOptions& o) {
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
     if (o.constraint.any() && o.mtp.empty())
         return Status(Code::bad_argument, "a constraint has no meaning here, expected --mtp beside it");
-    const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();
+    const int n_mode =
+        o.profile + o.stack + o.controller + o.longest.has_value() + !o.replay.empty() + !o.masks.empty();
     if (n_mode > 1)
         return Status(Code::bad_argument,
                       "--profile, --stack, --controller, --long, --replay and --masks answer different questions, "
@@ -184,7 +185,7 @@ Status run_bench(BenchOptions& o) {
     Bench b(o);
     if (o.profile)
         s = bench_profile(b);
-    else if (o.longest > 0)
+    else if (o.longest)
         s = bench_long(b);
     else if (o.stack)
         s = bench_stack(b);

@@ -33,9 +33,10 @@ struct BenchOptions {
     std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival", session_file;
     std::string thinking = "dropped";
     double synth_accept = 0;
-    int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
+    int64_t n = 0, repeat = 5, context = 64, phase = 256, rounds = 2, draft_max = 6;
     int64_t branches = 1, replay_context = 0;  ///< replay_context 0: what the longest request needs
     int64_t prefix = 30000, steps = 20, append = 870, title = 800;
+    std::optional<int64_t> longest;
     std::optional<int64_t> requests;  ///< all if not given
     bool dry = false, json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };

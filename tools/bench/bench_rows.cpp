@@ -204,7 +204,7 @@ Status bench_rows(Bench& b) {
 
 Status bench_long(Bench& b) {
     const BenchOptions& o = b.o;
-    const size_t n_all = static_cast<size_t>(o.longest), n_decode = static_cast<size_t>(o.n);
+    const size_t n_all = static_cast<size_t>(*o.longest), n_decode = static_cast<size_t>(o.n);
     // Reading stops at each power of ten and at the end; a few tokens are decoded there.
     std::vector<size_t> stops;
     for (size_t at = 1000; at < n_all; at *= 10) stops.push_back(at);

@@ -169,8 +169,7 @@ int main(int argc, char** argv) {
     return run_command(app, utf8_arguments(argc, argv), [&] {
         if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
         if (app.get_option("--context")->count() != 0) o.replay_context = o.context;
-        const bool mode =
-            o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty() || !o.masks.empty();
+        const bool mode = o.profile || o.stack || o.controller || o.longest || !o.replay.empty() || !o.masks.empty();
         o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
         Status s = check_read(app, o);
         if (s.ok()) s = check_output(o.plot, "--plot");
