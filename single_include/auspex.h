@@ -375,7 +375,8 @@ AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model,
                                                       const auspex_schema_options* options,
                                                       auspex_constraint** constraint, auspex_error* error);
 /* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or
- * the only one to be called. inside_thinking: as auspex_render_ids() gives it. */
+ * the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt of the request closes
+ * the thinking, a required call comes at once. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
@@ -1616,6 +1617,12 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
+/// Whether the prompt of the request ends with a thinking that is closed. A request of tools alone has no prompt.
+bool closes_thinking(const Model& model, const ChatRequest& request) {
+    ChatPrompt prompt;
+    return model.render(request).get(prompt).ok() && prompt.closed_thinking;
+}
+
 Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspex_constraint** to) {
     AUSPEX_C_TRY(grammar.status());
     auto made = std::make_unique<auspex_constraint>();
@@ -1702,6 +1709,7 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         to.answer = std::string(answer);
         to.ignore_unsupported = from.ignore_unsupported != 0;
         to.any_order = from.any_order != 0;
+        to.closed_thinking = !to.inside_thinking && auspex::capi::closes_thinking(model->model, request);
         return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
 }

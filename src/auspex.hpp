@@ -566,6 +566,7 @@ struct ChatPrompt {
     std::vector<Piece> pieces;
     std::vector<Stop> stops;       ///< ends of the system part, last user message and last message, in ChatML's turns
     bool inside_thinking = false;  ///< the prompt ends inside <think>
+    bool closed_thinking = false;  ///< it ends with the template's own </think>: the model is not to think
     std::string text() const {
         std::string all;
         for (const Piece& p : pieces) all += p.text;
@@ -689,6 +690,7 @@ struct ToolOptions {
     /// and has no other text. All of its keywords are enforced or refused, whatever ignore_unsupported says. With
     /// ToolChoice::required a reply is calls.
     std::string answer;
+    bool closed_thinking = false;  ///< as in ChatPrompt: a required call or an answer comes at once
 };
 
 /// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.

@@ -253,12 +253,26 @@ class Python(unittest.TestCase):
                     lambda e: events.append((e.type, e.text)), byref(options))
         return json.loads(events[-1][1])
 
-    def test_thinking_is_free_of_the_grammar_and_closed_after_its_budget(self):
+    def thinking_client(self):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
             f.write(with_template(ELEMENTS))
             f.flush()
             client = Client(f.name)
             self.addCleanup(client.close)
+        return client
+
+    def test_a_required_call_comes_at_once_where_the_request_closes_the_thinking(self):
+        client, grammar = self.thinking_client(), c_void_p()
+        more = {"enable_thinking": False, "tools": [{"name": "f"}]}
+        text = json.dumps({"messages": [{"role": "user", "content": "Say yes."}], **more}).encode()
+        client.call("auspex_constraint_from_tools", client.model, text, c_size_t(len(text)), 1, None, 0, byref(grammar))
+        self.addCleanup(client.c.auspex_constraint_free, grammar)
+        message = self.reply(client, grammar, 0, liked=" ", **more)  # what may stand before thinking, but not a call
+        self.assertEqual(message["tool_calls"][0]["function"]["name"], "f")
+        self.assertNotIn("reasoning_content", message)
+
+    def test_thinking_is_free_of_the_grammar_and_closed_after_its_budget(self):
+        client = self.thinking_client()
         grammar, text = c_void_p(), b'{"enum": ["yes", "no"]}'
         client.call("auspex_constraint_create", client.model, 0, text, c_size_t(len(text)), byref(grammar))
         self.addCleanup(client.c.auspex_constraint_free, grammar)

@@ -61,8 +61,12 @@ TEST_CASE("a user's message is trimmed and the prompt ends inside thinking") {
         ChatRequest r;
         REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "user", "content": "x"}]})").get(r).ok());
         CHECK(auspex::render_chat(r, style).value().inside_thinking);
+        CHECK_FALSE(auspex::render_chat(r, style).value().closed_thinking);
         r.enable_thinking = false;
         CHECK_FALSE(auspex::render_chat(r, style).value().inside_thinking);
+        CHECK(auspex::render_chat(r, style).value().closed_thinking);
+        r.add_generation_prompt = false;
+        CHECK_FALSE(auspex::render_chat(r, style).value().closed_thinking);
     }
 }
 
@@ -256,6 +260,21 @@ TEST_CASE("a malformed request is an error with the JSON path") {
     CHECK(
         auspex::render_chat(r, ChatStyle::qwen36).status().text.find("messages[1].tool_calls[0], argument 'a': JSON") ==
         0);
+}
+
+TEST_CASE("the value of an argument may be nested 100 levels deep, as it may alone") {
+    for (const size_t depth : {size_t{100}, size_t{101}})
+        for (const char* quote : {"", "\""}) {
+            const std::string value = std::string(depth, '[') + "1" + std::string(depth, ']');
+            const std::string arguments = *quote == 0 ? "{\"x\": " + value + "}" : "\"{\\\"x\\\": " + value + "}\"";
+            const std::string shown = render_messages(
+                R"([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", )"
+                "\"arguments\": " +
+                    arguments + "}}]}]",
+                ChatStyle::qwen36);
+            CHECK((shown.find("\n" + value + "\n</parameter>") != std::string::npos) == (depth == 100));
+            CHECK((shown.find("nested deeper than") != std::string::npos) == (depth == 101));
+        }
 }
 
 TEST_CASE("prompt pieces separate template text from message text") {

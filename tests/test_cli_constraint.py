@@ -3,6 +3,7 @@ import json
 import re
 import unittest
 
+from chat_templates import ELEMENTS, with_template
 from test_cli import BaseCli
 
 SCHEMA = {"type": "object", "properties": {"pump": {"type": "integer", "minimum": 1, "maximum": 9},
@@ -53,6 +54,16 @@ class Constraint(BaseCli):
                 self.assertIn('"name": "stop_pump"', line["text"])
         # The demo model's template shows no tools.
         self.refused(2, "bad_argument", "cannot show tools", run=["chat", *CPU, *chosen], stdin="Stop it\n")
+
+    def test_a_required_call_comes_at_once_where_the_prompt_has_closed_the_thinking(self):
+        model = self.file("thinks.gguf", "")
+        with open(model, "wb") as f:
+            f.write(with_template(ELEMENTS))
+        chosen = ["-m", model, "--tools", self.file("tools.json", json.dumps([TOOL])), "--tool-choice", "required"]
+        for seed in range(1, 5):
+            answer = json.loads(self.done("chat", *CPU, *chosen, "--no-think", "--temp", 1, "--seed", seed, "-n", 40,
+                                          "--json", stdin="hi\n"))
+            self.assertRegex(answer["text"], r"\A\n{0,2}<tool_call>\n<function=stop_pump>\n")
 
     def test_what_does_not_fit_is_refused(self):
         bad = self.file("bad.json", '{"type": "array", "uniqueItems": true}')

@@ -485,6 +485,7 @@ TEST_CASE("a conversation with calls is shown as the template says") {
         prompt_of(std::string(kCalls) + R"(, "chat_template_kwargs": {"reasoning_effort": "low"}})", found);
     CHECK(thinks.text() == all + "<|im_start|>assistant\n<think>\n[low]");
     CHECK(thinks.inside_thinking);
+    CHECK_FALSE((prompt.closed_thinking || thinks.closed_thinking));
     const ChatPrompt whole = prompt_of(std::string(kCalls) + R"(, "add_generation_prompt": false})", found);
     CHECK(whole.text() == all);
     CHECK(stopped(whole) == std::vector<std::string>{"pinned: " + head, user});
@@ -498,6 +499,24 @@ TEST_CASE("a conversation with calls is shown as the template says") {
           std::string::npos);
     CHECK(error_of(R"({"messages": [{"role": "user", "content": ""}]})", ChatStyle::jinja)
               .find("recognise_template() makes one") != std::string::npos);
+}
+
+TEST_CASE("a prompt says whether the template has closed the thinking") {
+    const std::string turns =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n";
+    const auto closes = [&](const std::string& end, const std::string& more = "") {
+        return prompt_of("{\"messages\": [{\"role\": \"user\", \"content\": \"a</think>\"}]" + more + "}",
+                         auspex::recognise_template(turns + end + "{% endif %}", nullptr))
+            .closed_thinking;
+    };
+    const std::string end = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}";
+    CHECK(closes(end, R"(, "enable_thinking": false)"));
+    CHECK_FALSE(closes(end, R"(, "enable_thinking": true)"));
+    CHECK_FALSE(closes(end, R"(, "enable_thinking": false, "add_generation_prompt": false)"));
+    CHECK(closes("{{ '</think>' }}"));
+    CHECK_FALSE(closes("</think>So: {{ '' }}"));
+    CHECK_FALSE(closes("{{ messages[0].content }}"));
 }
 
 TEST_CASE("a template that goes through tools without asking for them runs") {

@@ -271,6 +271,12 @@ TEST_CASE("tool calls: text, one call, several") {
     CHECK(!accepts(thinks, "<think>hm</think>\n\nSo:\n" + stop));
     itself.chat_template = ChatStyle::chatml_no_think;
     CHECK(!accepts(compile({kPlain}, itself), "<think>hm</think>\n\n" + stop));
+    itself.closed_thinking = true;
+    for (const ChatStyle style : {ChatStyle::chatml, ChatStyle::jinja}) {
+        itself.chat_template = style;
+        CHECK(accepts(compile({kPlain}, itself), stop));
+        CHECK(!accepts(compile({kPlain}, itself), "<think>hm</think>\n\n" + stop));
+    }
     one.name = "stop";
     one.inside_thinking = true;
     CHECK(accepts(compile({kWeather, kPlain}, one), "let me <tool_call>\n</think>\n\n" + call("stop>\n")));
@@ -295,6 +301,13 @@ TEST_CASE("tool calls: an answer that a schema describes, or calls") {
                                     "Let me see.\n" + stop, std::string(R"({"text": "<tool_call>"})"),
                                     std::string(R"({"text": "<function=stop>"})"), "<think>\nhm</think>\n\n" + stop})
         CHECK_MESSAGE(!accepts(either, text), text);
+    for (const bool closed : {false, true}) {
+        ToolOptions itself = options;
+        itself.chat_template = ChatStyle::chatml;
+        itself.closed_thinking = closed;
+        CHECK(accepts(compile({kPlain}, itself), "{\"text\": \"\"}"));
+        CHECK(accepts(compile({kPlain}, itself), "<think>hm</think>\n\n{\"text\": \"\"}") == !closed);
+    }
     options.inside_thinking = true;
     CHECK(accepts(compile({kPlain}, options), "hm</think>\n\n{\"text\": \"\"}"));
     check_samples({kWeather, kPlain}, options, true, kSamples / 4);

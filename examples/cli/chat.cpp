@@ -305,11 +305,10 @@ class Chat {
             return Status(Code::bad_argument,
                           "the template lets the model think first, and thinking is no part of a text that a grammar "
                           "describes; give --no-think, or /think off");
-        auspex::Constraint& constraint = constraints_[prompt.inside_thinking ? 1 : 0];
+        auspex::Constraint& constraint = constraints_[prompt.inside_thinking ? 1 : prompt.closed_thinking ? 2 : 0];
         if (!constraint) {
             auspex::Grammar grammar;
-            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_template,
-                                    prompt.inside_thinking, &grammar);
+            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_template, prompt, &grammar);
             if (s.ok()) s = auspex::Constraint::create(on_.model, grammar).get(constraint);
             if (!s.ok()) return s;
         }
@@ -400,8 +399,9 @@ class Chat {
     auspex::ChatRequest request_;
     Branches branches_;
     SessionFlag kept_;
-    std::string said_;                   ///< the conversation as it was saved
-    auspex::Constraint constraints_[2];  ///< of answers, and of answers that begin inside thinking; made when needed
+    std::string said_;  ///< the conversation as it was saved
+    /// Of answers, of those that begin inside thinking, and of those behind a closed thinking; made when needed.
+    auspex::Constraint constraints_[3];
     uint32_t n_context_ = 0;
     size_t n_shown_ = 0;    ///< tokens of the last prompt if the next one goes on from it; else 0
     bool is_live_ = false;  ///< the session's history is the conversation, and no more

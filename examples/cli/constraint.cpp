@@ -54,7 +54,7 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
 }
 
 Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& tools,
-                    const auspex::ChatTemplate& chat_template, bool inside_thinking, auspex::Grammar* to) {
+                    const auspex::ChatTemplate& chat_template, const auspex::ChatPrompt& prompt, auspex::Grammar* to) {
     if (!o.grammar.empty()) return from_file(o.grammar, auspex::Grammar::from_gbnf, to);
     if (!o.schema.empty())
         return from_file(
@@ -66,7 +66,8 @@ Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& to
     if (tools.empty()) return {};
     auspex::ToolOptions options;
     options.chat_template = chat_template;
-    options.inside_thinking = inside_thinking;
+    options.inside_thinking = prompt.inside_thinking;
+    options.closed_thinking = prompt.closed_thinking;
     if (!o.tool_choice.empty() && o.tool_choice != "auto") {
         options.choice = auspex::ToolChoice::required;
         if (o.tool_choice != "required") options.name = o.tool_choice;
@@ -78,7 +79,7 @@ Status choose_constraint(const ConstraintFlags& o, const auspex::Model& model, a
     std::vector<std::string> tools;
     auspex::Grammar grammar;
     Status s = read_tools(o, &tools);
-    if (s.ok()) s = read_grammar(o, tools, model.info().chat_template, false, &grammar);
+    if (s.ok()) s = read_grammar(o, tools, model.info().chat_template, {}, &grammar);
     if (!s.ok() || !grammar) return s;
     return auspex::Constraint::create(model, grammar).get(*to);
 }

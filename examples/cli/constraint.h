@@ -18,10 +18,10 @@ void add_constraint(CLI::App& command, ConstraintFlags& o);
 /// The tools of --tools as ChatRequest takes them; none without it.
 /// errors    bad_argument: no JSON array of objects, or --tool-choice without --tools; those of read_document().
 Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to);
-/// The grammar that the flags ask for, or none. tools: from read_tools(); inside_thinking: of the reply.
+/// The grammar that the flags ask for, or none. tools: from read_tools(); prompt: which the text follows.
 /// errors    bad_argument, unsupported: what the grammar says, with the file's name; those of read_document().
 Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& tools,
-                    const auspex::ChatTemplate& chat_template, bool inside_thinking, auspex::Grammar* to);
+                    const auspex::ChatTemplate& chat_template, const auspex::ChatPrompt& prompt, auspex::Grammar* to);
 /// The constraint of a text outside thinking, or none.
 /// errors    as above, and those of Constraint::create().
 Status choose_constraint(const ConstraintFlags& o, const auspex::Model& model, auspex::Constraint* to);

@@ -92,6 +92,7 @@ class Qwen {
             const bool think = request_.enable_thinking.value_or(template_.enable_thinking);
             out_.fixed(think ? "<think>\n" : "<think>\n\n</think>\n\n");
             out_.prompt.inside_thinking = think;
+            out_.prompt.closed_thinking = !think;
         }
         return std::move(out_.prompt);
     }
@@ -312,6 +313,7 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
         out.stop(false);
         out.fixed("<|im_start|>assistant\n");
         if (no_think) out.fixed("<think>\n\n</think>\n\n");
+        out.prompt.closed_thinking = no_think;
     }
     return std::move(out.prompt);
 }

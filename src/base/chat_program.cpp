@@ -138,10 +138,13 @@ class Input {
 /// Where each turn of a ChatML text begins: the template's own <|im_start|>.
 std::vector<size_t> turns(const Marked& text) {
     std::vector<size_t> starts;
-    for (const auto& m : text.marks)
-        for (size_t at = text.text.find(kTurn, m.first); at != std::string::npos && at + kTurn.size() <= m.second;
-             at = text.text.find(kTurn, at + kTurn.size()))
+    for (const auto& m : text.marks) {
+        // Not beyond the mark: where many of them hold no turn, each search would read the whole text.
+        const std::string_view until = std::string_view(text.text).substr(0, m.second);
+        for (size_t at = until.find(kTurn, m.first); at != std::string_view::npos;
+             at = until.find(kTurn, at + kTurn.size()))
             starts.push_back(at);
+    }
     return starts;
 }
 
@@ -163,14 +166,22 @@ void add_stops(const Marked& text, bool generates, std::vector<size_t>* at, bool
     if (generates && n_turn > i_first) at->push_back(starts[n_turn]);
 }
 
-/// Whether the template's last <think> behind `from` is open: one that somebody wrote in a message does not count.
-bool opens_thinking(const Marked& text, size_t from) {
-    for (auto m = text.marks.rbegin(); m != text.marks.rend() && m->second >= from + kThink.size(); ++m) {
-        const size_t at = text.text.rfind(kThink, m->second - kThink.size());
-        if (at != std::string::npos && at >= std::max(m->first, from))
-            return text.text.find(kThinkEnd, at) == std::string::npos;
+/// Where the template's last `tag` behind `from` begins, or npos: one that somebody wrote in a message does not count.
+size_t last_tag(const Marked& text, std::string_view tag, size_t from) {
+    for (auto m = text.marks.rbegin(); m != text.marks.rend() && m->second >= from + tag.size(); ++m) {
+        const size_t begin = std::max(m->first, from);
+        const size_t at = std::string_view(text.text).substr(begin, m->second - begin).rfind(tag);
+        if (at != std::string::npos) return begin + at;
     }
-    return false;
+    return std::string::npos;
+}
+
+/// Says whether what the template writes behind `from` ends inside its thinking, or with the end of it.
+void read_thinking(const Marked& text, size_t from, ChatPrompt* to) {
+    const size_t open = last_tag(text, kThink, from), close = last_tag(text, kThinkEnd, from);
+    to->inside_thinking = open != std::string::npos && text.text.find(kThinkEnd, open) == std::string::npos;
+    to->closed_thinking =
+        close != std::string::npos && trim_space(std::string_view(text.text).substr(close + kThinkEnd.size())).empty();
 }
 
 ChatPrompt pieces_of(const Marked& text, bool generates) {
@@ -195,7 +206,7 @@ ChatPrompt pieces_of(const Marked& text, bool generates) {
         at = m.second;
     }
     add(at, text.text.size(), false);
-    if (generates) prompt.inside_thinking = opens_thinking(text, stops.empty() ? 0 : stops.back());
+    if (generates) read_thinking(text, stops.empty() ? 0 : stops.back(), &prompt);
     return prompt;
 }
 

@@ -11,6 +11,14 @@ Status wrong(const std::string& path, const Json& found, const char* expected) {
     return fail(Code::bad_argument, path, " is ", found.kind_name(), ", expected ", expected);
 }
 
+/// For texts in which a value stands so many levels deep: it may be nested as deeply as one that stands alone, which is
+/// how a template reads it.
+Json::Limits limits_around(size_t levels) {
+    Json::Limits limits;
+    limits.max_depth += levels;
+    return limits;
+}
+
 /// A member that is there and not null.
 const Json* given(const Json& object, const char* key) {
     const Json* value = object.find(key);
@@ -59,7 +67,7 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
         // OpenAI's clients send the object as text.
         if (trim_space(json.text()).empty()) return Status();
         Json inner;
-        if (Status s = Json::parse(json.text()).get(inner); !s.ok())
+        if (Status s = Json::parse(json.text(), limits_around(1)).get(inner); !s.ok())
             return fail(Code::bad_argument, path, " is a string that holds no JSON object: ", s.text);
         if (!inner.is(Json::Kind::object))
             return fail(Code::bad_argument, path, " is a string that holds ", inner.kind_name(), ", expected ",
@@ -173,7 +181,8 @@ Status read_request(const Json& json, ChatRequest& r) {
 
 Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDARY {
     detail::Json json;
-    AUSPEX_TRY(detail::Json::parse(text).get(json));
+    // messages[i].tool_calls[k].function.arguments.name: seven levels
+    AUSPEX_TRY(detail::Json::parse(text, detail::chat_request_impl::limits_around(7)).get(json));
     ChatRequest request;
     AUSPEX_TRY(detail::chat_request_impl::read_request(json, request));
     return request;

@@ -6,6 +6,12 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
+/// Whether the prompt of the request ends with a thinking that is closed. A request of tools alone has no prompt.
+bool closes_thinking(const Model& model, const ChatRequest& request) {
+    ChatPrompt prompt;
+    return model.render(request).get(prompt).ok() && prompt.closed_thinking;
+}
+
 Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspex_constraint** to) {
     AUSPEX_C_TRY(grammar.status());
     auto made = std::make_unique<auspex_constraint>();
@@ -92,6 +98,7 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         to.answer = std::string(answer);
         to.ignore_unsupported = from.ignore_unsupported != 0;
         to.any_order = from.any_order != 0;
+        to.closed_thinking = !to.inside_thinking && auspex::capi::closes_thinking(model->model, request);
         return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, to), constraint);
     });
 }

@@ -104,10 +104,11 @@ class Writer {
             rules_.body[reply] = pool_.rule(thinking);
             return;
         }
-        // A model may open its thinking itself. Qwen's prompts say whether it thinks: where one has closed the
-        // thinking, a required call or an answer in a form comes at once.
+        // A model may open its thinking itself. Where the prompt has closed the thinking, a required call or an answer
+        // in a form comes at once. Qwen's prompts always say whether it thinks.
         const ChatStyle style = options_.chat_template.style;
-        const bool may_think = is_free() || style == ChatStyle::chatml || style == ChatStyle::jinja;
+        const bool says_nothing = style == ChatStyle::chatml || style == ChatStyle::jinja;
+        const bool may_think = is_free() || (says_nothing && !options_.closed_thinking);
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
