@@ -1,4 +1,5 @@
 """Requests that wait take turns with the one that runs: what each gets, and what it is told. See server_rig.py."""
+import socket
 import threading
 import time
 import unittest
@@ -81,6 +82,35 @@ class Turns(BaseServer):
             s.close()
         self.server.wait_idle()
         self.ok(self.server.post(TEXT, {**LONG, "max_tokens": 3}))
+
+    def test_work_on_the_slot_is_dropped_when_its_client_leaves(self):
+        def wait_for(n_waiting):
+            start = time.time()
+            while self.server.metric("llamacpp:requests_deferred") != n_waiting:
+                self.assertLess(time.time(), start + 10)
+                time.sleep(0.01)
+        running = self.server.open_stream(TEXT, {**LONG, "n": 16})
+        running.recv(1)
+        leaving = [self.server.open_stream("/slots/0?action=erase", {}) for _ in range(2)]
+        wait_for(2)
+        for s in leaving:
+            s.close()
+        wait_for(0)
+        self.assertTrue(self.server.get("/slots").json[0]["is_processing"])
+        running.close()
+        self.server.wait_idle()
+        self.assertGreater(self.server.get("/slots").json[0]["n_history"], 0)
+        running = self.server.open_stream(TEXT, {**LONG, "n": 16})
+        running.recv(1)
+        half = self.server.open_stream("/slots/0?action=erase", {})
+        half.shutdown(socket.SHUT_WR)
+        wait_for(1)
+        running.close()
+        answer = b""
+        while part := half.recv(65536):
+            answer += part
+        self.assertIn(b'"n_erased":', answer)
+        half.close()
 
 
 class Order(unittest.TestCase):

@@ -295,12 +295,13 @@ Failure Engine::submit(std::shared_ptr<Task> task) {
     return {};
 }
 
-void Engine::cancel(const std::shared_ptr<Task>& task) {
+bool Engine::cancel(const std::shared_ptr<Task>& task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     task->cancelled = true;
     if (task == current_) session_.cancel();
     // A task that has begun stays queued: what it did is still to be counted.
     if (!task->has_begun) queue_.erase(std::remove(queue_.begin(), queue_.end(), task), queue_.end());
+    return !task->has_begun;
 }
 
 Counters Engine::counters() const {

@@ -67,8 +67,9 @@ class Engine {
 
     /// Puts the task at the end of the queue. Failure: loading, stopping, or too many wait.
     Failure submit(std::shared_ptr<Task> task);
-    /// Nobody waits for the task: it is dropped, or stopped before its next step.
-    void cancel(const std::shared_ptr<Task>& task);
+    /// Nobody waits for the task: it is dropped, or stopped before its next step. True if it has not begun, and will
+    /// not.
+    bool cancel(const std::shared_ptr<Task>& task);
     Counters counters() const;
 
   private:

@@ -6,8 +6,6 @@ namespace server {
 
 namespace {
 
-constexpr auto kPoll = std::chrono::milliseconds(20);  // how soon a client that left is noticed
-constexpr const char* kLeft = "the client has closed the connection or, with HTTP/1.0, its sending side; use HTTP/1.1";
 constexpr int kPingSeconds = 15;  // proxies end connections that are silent for longer
 
 /// Ends the generation when the client leaves, however its thread goes on.

@@ -8,6 +8,9 @@
 
 namespace server {
 
+constexpr auto kPoll = std::chrono::milliseconds(20);  ///< how soon a client that left is noticed
+constexpr const char* kLeft = "the client has closed the connection or, with HTTP/1.0, its sending side; use HTTP/1.1";
+
 /// One complete choice.
 struct Choice {
     struct Call {

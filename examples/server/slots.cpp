@@ -23,10 +23,12 @@ class SlotTask final : public Task {
         return true;
     }
     void fail(const Failure& failure) override { end(failure); }
-    Failure wait() {
+    /// Waits a little. True once it has run, or will not.
+    bool wait(Failure* failure) {
         std::unique_lock<std::mutex> lock(mutex_);
-        changed_.wait(lock, [this] { return complete_; });
-        return failure_;
+        changed_.wait_for(lock, kPoll, [this] { return complete_; });
+        *failure = failure_;
+        return complete_;
     }
 
   private:
@@ -43,10 +45,15 @@ class SlotTask final : public Task {
     bool complete_ = false;
 };
 
-Failure run(Service& s, std::function<Status(auspex::Session&)> work) {
+/// Runs the work on the engine's thread. A client that leaves before it has begun no longer wants it; from then on its
+/// end is awaited, because it uses what its caller holds.
+Failure run(Service& s, const HttpRequest& r, std::function<Status(auspex::Session&)> work) {
     const auto task = std::make_shared<SlotTask>(std::move(work));
-    const Failure failure = s.engine.submit(task);
-    return failure.ok() ? task->wait() : failure;
+    Failure failure = s.engine.submit(task);
+    if (!failure.ok()) return failure;
+    while (!task->wait(&failure))
+        if (!r.connected() && s.engine.cancel(task)) return unavailable(kLeft);
+    return failure;
 }
 
 /// A plain name in the folder for sessions: no path, no hidden file.
@@ -77,7 +84,7 @@ Failure save(Service& s, const HttpRequest& r, Json* to) {
     const double start = cli::now();
     size_t n_saved = 0;
     auspex::SaveReport report;
-    failure = run(s, [&](auspex::Session& session) {
+    failure = run(s, r, [&](auspex::Session& session) {
         n_saved = session.history().size();
         return session.save(path.c_str()).get(report);
     });
@@ -94,7 +101,7 @@ Failure restore(Service& s, const HttpRequest& r, Json* to) {
     if (!failure.ok()) return failure;
     const double start = cli::now();
     auspex::SessionFile file;
-    failure = run(s, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
+    failure = run(s, r, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
     (*to)["filename"] = path.substr(path.rfind('/') + 1);
     (*to)["n_restored"] = file.n_token;
     std::error_code unknown;
@@ -103,9 +110,9 @@ Failure restore(Service& s, const HttpRequest& r, Json* to) {
     return failure;
 }
 
-Failure erase(Service& s, Json* to) {
+Failure erase(Service& s, const HttpRequest& r, Json* to) {
     size_t n_erased = 0;
-    const Failure failure = run(s, [&](auspex::Session& session) {
+    const Failure failure = run(s, r, [&](auspex::Session& session) {
         n_erased = session.history().size();
         return session.sync({}).status();
     });
@@ -147,7 +154,7 @@ HttpAnswer slot_action(Service& s, const HttpRequest& r) {
     else if (action == "restore")
         failure = restore(s, r, &answer);
     else if (action == "erase")
-        failure = erase(s, &answer);
+        failure = erase(s, r, &answer);
     else
         failure = bad_request("action is '" + action + "', expected save, restore or erase");
     return failure.ok() ? json_answer(answer) : failed(failure);
