@@ -120,6 +120,7 @@ class Information(BaseServer):
         self.assertIn("text/html", page.headers["content-type"])
         head = self.server.request("HEAD", "/")
         self.assertEqual((head.status, head.body), (200, ""))
+        self.assertNotIn("accept-ranges", head.headers)
         self.assertEqual(self.server.request("OPTIONS", CHAT).status, 200)
 
     def test_unknown_paths_and_methods(self):
@@ -170,6 +171,12 @@ class Information(BaseServer):
             time.sleep(0.05)
         self.server.wait_idle()
         self.assertLess(self.server.metric("llamacpp:tokens_predicted_total") - n_before, 1500)
+
+    def test_a_connection_closes_where_a_list_says_so(self):
+        for options, n_answer in ((b"keep-alive, close", 1), (b"Close", 1), (b"keep-alive, closed", 2)):
+            data = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: %s\r\n\r\n" % options
+            answer = self.server.raw(2 * data, shut=n_answer > 1, timeout=5)
+            self.assertEqual(answer.count(b"HTTP/1.1 200"), n_answer, answer)
 
     def test_http_1_0_has_no_chunks(self):
         body = json.dumps({**HELLO, "stream": True}).encode()

@@ -12,6 +12,7 @@
 #include <deque>
 #include <mutex>
 #include <new>
+#include <sstream>
 #include <thread>
 
 #include "connection.h"
@@ -168,7 +169,7 @@ struct HttpServer::Impl final : httplib::Server {
             bool closed = false;
             c.closing = true;  // what follows a head that is refused is no request
             const auto end_head = [&](httplib::Request& r) {
-                c.closing = r.version == "HTTP/1.0";  // there a stream ends with the connection
+                c.closing = r.version == "HTTP/1.0" || wants_close(r);  // in 1.0 a stream ends with the connection
                 ++n_answering;
                 r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
                 c.end_head(take_chunked(r), r.version != "HTTP/1.0");
@@ -179,6 +180,17 @@ struct HttpServer::Impl final : httplib::Server {
         }
         if (c.in_head() && c.refused() != 0) refuse(c);
         return true;
+    }
+
+    /// cpp-httplib knows "close" alone, not in a list.
+    static bool wants_close(const httplib::Request& r) {
+        const auto all = r.headers.equal_range("Connection");
+        for (auto h = all.first; h != all.second; ++h) {
+            std::istringstream options(lower(h->second));
+            for (std::string one; std::getline(options >> std::ws, one, ',');)
+                if (one.substr(0, one.find_last_not_of(" \t") + 1) == "close") return true;
+        }
+        return false;
     }
 
     /// True for a body in chunks. The header goes with them: Connection takes them apart.
@@ -363,6 +375,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
         s.post(r, to, read);
     });
     s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
+        to.headers.erase("Accept-Ranges");  // cpp-httplib's, for HEAD
         if (!t_connection->closing) return;
         to.headers.erase("Keep-Alive");
         to.headers.erase("Connection");
