@@ -3,6 +3,7 @@ forms, so that a reply in the form shows that it was enforced. See server_rig.py
 import json
 import re
 import unittest
+from decimal import Decimal
 
 from server_rig import BaseServer
 from test_server_anthropic import assembled
@@ -48,6 +49,23 @@ class Forms(Base):
         self.assertEqual(answer["text"], text)
         answer = self.ok(self.server.post("/v1/completions", {"prompt": "x", "json_schema": SCHEMA, "max_tokens": 99}))
         self.fits(answer["choices"][0]["text"])
+
+    def test_numbers_are_enforced_as_they_are_written(self):
+        """Those that no double holds were changed, and the changed schema was enforced."""
+        long, near, exact = "12345678901234567890123", "12345678901234567890124", "0.1000000000000000055"
+        for schema, texts in ((f'{{"enum": [{long}, {near}]}}', (long, near)), (f'{{"const": {long}}}', (long,)),
+                              (f'{{"type": "integer", "minimum": {long}, "maximum": {long}}}', (long,)),
+                              (f'{{"const": {exact}}}', (exact,)), ('{"const": 18446744073709551616}', (str(2**64),))):
+            for field in ('"json_schema": %s', '"response_format": {"type": "json_schema", "json_schema": '
+                          '{"name": "x", "schema": %s}}'):
+                body = '{"messages": [{"role": "user", "content": "x"}], "max_tokens": 300, %s}' % (field % schema)
+                content = self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"]
+                self.assertIn(Decimal(content), map(Decimal, texts))
+        # Fields of the request itself may have as many digits.
+        body = json.dumps(user("x", temperature=7, logit_bias={"1": 7})).replace("7", "0.10000000000000000555")
+        self.ok(self.server.post(CHAT, body))
+        body = '{"messages": [{"role": "user", "content": "x"}], "seed": %s}' % long
+        self.refused(400, "invalid_request_error", self.server.post(CHAT, body), long)
 
     def test_a_grammar(self):
         body = user("x", grammar='root ::= "yes" | "no " [0-9]{3}', temperature=2, seed=1)
@@ -161,6 +179,24 @@ class Thinking(Base):
             tool = {"type": "function", "function": {"name": "set_level", "parameters": schema}}
             self.refused(400, "invalid_request_error", self.server.post(CHAT, user(
                 "x", tools=[*TOOLS, tool], tool_choice="required")), "tool 'set_level': " + words)
+
+    def test_a_demanded_call_comes_at_once_where_the_thinking_is_closed(self):
+        """The template is run as a program, of which nothing but the prompt says whether it closes the thinking."""
+        think = self.ok(self.server.post("/tokenize", {"content": "<think>"}))["tokens"]
+        likely = {str(id): 100 for id in think}  # the model would like to think
+        off = {"chat_template_kwargs": {"enable_thinking": False}, "parallel_tool_calls": False, "logit_bias": likely}
+        for body in (user("x", tools=TOOLS, tool_choice="required", **off),
+                     user("x", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "get"}}, **off)):
+            choice = self.ok(self.server.post(CHAT, body))["choices"][0]
+            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+            self.assertNotIn("reasoning_content", choice["message"])
+        choice = self.ok(self.server.post(CHAT, user("x", tools=TOOLS, response_format=FORMAT, **off)))["choices"][0]
+        self.assertNotIn("reasoning_content", choice["message"])
+        tools = [{"name": t["function"]["name"], "input_schema": PARAMETERS} for t in TOOLS]
+        answer = self.ok(self.server.post("/v1/messages", user(
+            "x", tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True}, logit_bias=likely,
+            thinking={"type": "disabled"})))
+        self.assertEqual([c["type"] for c in answer["content"]], ["tool_use"], answer)
 
     def test_tools_of_other_types_are_left_out(self):
         body = user("Pump-3", tools=TOOLS, tool_choice="required", max_tokens=1)

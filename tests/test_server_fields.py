@@ -1,12 +1,15 @@
 """The fields of requests in all protocols: what is not done is refused by name, the rest has its effect. See
 server_rig.py.
 """
+import json
 import os
+import re
 import tempfile
+import time
 import unittest
 
 from chat_templates import with_template
-from server_rig import BaseServer, Server
+from server_rig import BaseServer, Server, call
 
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -17,7 +20,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a
 
 
 class Fields(BaseServer):
-    SCRIPT = {"plain": "<think>\nHm.\n</think>\n\nHello."}
+    SCRIPT = {"plain": "<think>\nHm.\n</think>\n\nHello.",
+              "number": "Hm.\n</think>\n\n" + call("f", x="12345678901234567890123")}
 
     def test_what_is_not_done_is_refused_by_name(self):
         form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
@@ -65,6 +69,50 @@ class Fields(BaseServer):
             rows = [self.ok(self.server.post(path, {**body, **more}))["input_tokens"] for more in ({}, off)]
             self.assertNotEqual(rows[0], rows[1], path)
             self.assertEqual(self.server.post(path, {**body, "chat_template_kwargs": 3}).status, 400)
+
+    def test_the_beginning_of_a_reply_cannot_be_switched_off(self):
+        off = {"chat_template_kwargs": {"add_generation_prompt": False}}
+        for path in (CHAT, RESPONSES, MESSAGES):
+            answer = self.server.post(path, {**BODIES[path], **off})
+            self.assertEqual(answer.status, 400, answer.body)
+            self.assertIn("chat_template_kwargs.add_generation_prompt", answer.json["error"]["message"])
+            on = {"chat_template_kwargs": {"add_generation_prompt": True}}
+            self.ok(self.server.post(path, {**BODIES[path], **on}))
+
+    def call_of(self, arguments, more=""):
+        """The prompt of a conversation with a call, whose arguments are JSON text."""
+        return self.server.post("/apply-template", (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": '
+            '[{"id": "c1", "type": "function", "function": {"name": "f", "arguments": %s}}]}]%s}' % (arguments, more)))
+
+    def test_numbers_of_a_call_are_shown_as_they_are_written(self):
+        numbers = '{"x": [12345678901234567890123, -18446744073709551616, 1.5]}'
+        for arguments in (numbers, json.dumps(numbers)):
+            self.assertIn("[12345678901234567890123, -18446744073709551616, 1.5]",
+                          self.ok(self.call_of(arguments))["prompt"])
+        answer = self.server.post(MESSAGES, {"messages": [{"role": "user", "content": "number"}], "max_tokens": 99,
+                                             "tools": [{"name": "f", "input_schema": {"type": "object"}}]})
+        self.assertIn('"input":{"x":12345678901234567890123}', answer.body)
+
+    def test_arguments_may_be_nested_as_deep_as_a_reply_writes_them(self):
+        def nested(n):
+            return "[" * n + "1" + "]" * n
+        for depth in (50, 95, 100):
+            for arguments in ('{"x": %s}' % nested(depth), json.dumps('{"x": %s}' % nested(depth))):
+                self.assertIn(f"<parameter=x>\n{nested(depth)}\n", self.ok(self.call_of(arguments))["prompt"])
+        for depth in (101, 150, 240, 300, 1000):  # as text
+            text = '{"x": %s}' % nested(depth)
+            for arguments in (text, json.dumps(text))[depth > 240:]:
+                prompt = self.ok(self.call_of(arguments))["prompt"]
+                self.assertIn("<parameter=arguments>\n" + text.replace(" ", ""), prompt.replace('"x": ', '"x":'))
+        tool = '{"type": "function", "function": {"name": "f", "parameters": %s}}'
+        for more, name in ((f', "tools": [{tool}]', "tools[0]"),
+                           (', "chat_template_kwargs": {"a": %s}', "chat_template_kwargs.a")):
+            self.ok(self.call_of("{}", more % '{"x":1}'))
+            self.refused(400, "invalid_request_error", self.call_of("{}", more % nested(120)), name, "100 levels")
+        self.refused(400, "invalid_request_error", self.server.post("/apply-template", (
+            '{"messages": [{"role": "user", "content": "a", "m": %s}]}' % nested(120))), "messages[0].m", "100 levels")
+        self.refused(400, "invalid_request_error", self.call_of(nested(255)), "256 levels")
 
     def test_the_template_sees_other_roles_and_members(self):
         """Ids of calls, members that no protocol has, and roles that the template alone knows."""
@@ -164,6 +212,25 @@ class Fields(BaseServer):
             self.assertEqual(rows(path, make(2, 1)), known)
             usage = self.ok(self.server.post(path, make(2, 1)))["usage"]
             self.assertGreater(known, 40, usage)
+
+    def test_many_results_take_time_in_proportion(self):
+        """To order them and to render them: four times as many took 9 to 16 times as long."""
+        def seconds(n, id):
+            calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                     for i in range(n)]
+            results = [{"role": "tool", "tool_call_id": id % i, "content": f"result {i}."} for i in range(n)]
+            body = json.dumps({"messages": [*USER, {"role": "assistant", "content": "", "tool_calls": calls},
+                                            *reversed(results)]})
+            times = []
+            for _ in range(3):
+                start = time.monotonic()
+                prompt = self.ok(self.server.post("/apply-template", body))["prompt"]
+                times.append(time.monotonic() - start)
+            order = [int(i) for i in re.findall(r"result (\d+)\.", prompt)]
+            self.assertEqual(order, sorted(order, reverse=id != "c%d"))
+            return min(times)
+        for id in ("c%d", "x%d"):
+            self.assertLess(seconds(12000, id) / seconds(3000, id), 7, id)
 
 
 if __name__ == "__main__":

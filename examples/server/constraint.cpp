@@ -75,11 +75,12 @@ Failure ConstraintCache::apply(const auspex::Model& model, ReplyForm form, Gener
     o.choice = form.call_required ? auspex::ToolChoice::required : auspex::ToolChoice::automatic;
     o.name = form.call_name;
     o.inside_thinking = to->inside_thinking;
+    o.closed_thinking = to->closed_thinking;
     o.parallel = form.parallel;
     o.ignore_unsupported = true;
     if (!form.call_required) o.answer = form.schema;
     std::string key = std::string("tools ") + (form.call_required ? "required " : "") + (form.parallel ? "p" : "") +
-                      (to->inside_thinking ? "t " : " ") + form.call_name;
+                      (to->inside_thinking ? "t" : "") + (to->closed_thinking ? "c " : " ") + form.call_name;
     for (const std::string& tool : to->tools) key += "\n" + tool;
     if (!o.answer.empty()) key += "\nanswer " + o.answer;
     const Status s = find(

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -44,6 +45,53 @@ size_t find_too_deep(const std::string& text) {
     return text.size();
 }
 
+/// One line of a value that keeps no number as text.
+std::string plain(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+/// Sign and digits of a number without zeros at their ends, and the power of ten by which they are multiplied.
+std::pair<std::string, int64_t> decimal(const std::string& number) {
+    constexpr int64_t kMaxExponent = INT64_C(1000000000000);  // far beyond any double's
+    const size_t end = std::min(number.find_first_of("eE"), number.size());
+    std::string digits;
+    int64_t exponent = end == number.size() ? 0
+                                            : std::clamp<int64_t>(std::strtoll(number.c_str() + end + 1, nullptr, 10),
+                                                                  -kMaxExponent, kMaxExponent);
+    bool in_fraction = false;
+    for (size_t i = 0; i < end; ++i) {
+        const char c = number[i];
+        in_fraction = in_fraction || c == '.';
+        if (c < '0' || c > '9') continue;
+        exponent -= in_fraction;
+        if (c != '0' || !digits.empty()) digits += c;
+    }
+    for (; !digits.empty() && digits.back() == '0'; digits.pop_back()) ++exponent;
+    if (digits.empty()) exponent = 0;
+    return {(number[0] == '-' ? "-" : "+") + digits, exponent};
+}
+
+/// Whether `value` is written as the same number as `text`, from which it was read.
+bool holds(double value, const std::string& text) {
+    const bool is_short = text.size() <= std::numeric_limits<double>::digits10;
+    if (is_short && text.find_first_of("eE") == std::string::npos) return true;
+    return decimal(plain(value)) == decimal(text);
+}
+
+bool keeps_text(const Json& json) {
+    return json.is_binary() || (json.is_structured() && std::any_of(json.begin(), json.end(), keeps_text));
+}
+
+void write(const Json& json, std::string* to) {
+    if (json.is_binary()) return void(to->append(json.get_binary().begin(), json.get_binary().end()));
+    if (!json.is_structured()) return void(*to += plain(json));
+    *to += json.is_array() ? '[' : '{';
+    for (auto at = json.begin(); at != json.end(); ++at) {
+        if (at != json.begin()) *to += ',';
+        if (json.is_object()) *to += plain(at.key()) + ':';
+        write(*at, to);
+    }
+    *to += json.is_array() ? ']' : '}';
+}
+
 /// Builds a value from what nlohmann/json reads. Its own way looks for each key among all keys before it, and copies an
 /// object's members whenever the object grows: a request of a megabyte could take minutes.
 class Builder final : public nlohmann::json_sax<Json> {
@@ -56,7 +104,9 @@ class Builder final : public nlohmann::json_sax<Json> {
     bool boolean(bool v) override { return put(v); }
     bool number_integer(Json::number_integer_t v) override { return put(v); }
     bool number_unsigned(Json::number_unsigned_t v) override { return put(v); }
-    bool number_float(Json::number_float_t v, const std::string&) override { return put(v); }
+    bool number_float(Json::number_float_t v, const std::string& text) override {
+        return holds(v, text) ? put(v) : put(Json::binary(std::vector<uint8_t>(text.begin(), text.end())));
+    }
     bool string(std::string& v) override { return put(std::move(v)); }
     bool binary(Json::binary_t&) override { return false; }  // no part of JSON
     bool start_object(size_t) override { return put(Json::object(), true); }
@@ -215,7 +265,27 @@ Json anthropic_error(const Failure& f) {
 
 // --------------------------------------------------------------------------------------------- JSON
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& json) {
+    if (!keeps_text(json)) return plain(json);
+    std::string text;
+    write(json, &text);
+    return text;
+}
+
+bool read_number(const Json& json, double* to) {
+    if (json.is_binary())
+        *to = Json::parse(json.get_binary()).get<double>();
+    else if (json.is_number())
+        *to = json.get<double>();
+    return json.is_binary() || json.is_number();
+}
+
+size_t depth_of(const Json& json) {
+    if (!json.is_structured() || json.empty()) return 0;
+    size_t deepest = 0;
+    for (const Json& one : json) deepest = std::max(deepest, depth_of(one));
+    return 1 + deepest;
+}
 
 bool is_utf8(const std::string& bytes) {
     Json back;
@@ -272,8 +342,8 @@ void Fields::keep(const Failure& failure) const {
 bool Fields::number(const char* key, double low, double high, double* to) const {
     const Json* found = find(key);
     if (!found) return false;
-    const double value = found->is_number() ? found->get<double>() : std::nan("");
-    if (!(value >= low && value <= high)) {
+    double value = 0;
+    if (!read_number(*found, &value) || !(value >= low && value <= high)) {
         char range[80];
         std::snprintf(range, sizeof range, "a number from %g to %g", low, high);
         refuse(key, range);

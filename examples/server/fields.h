@@ -42,8 +42,13 @@ Json openai_error(const Failure& failure);
 /// {"type": "error", "error": {"type", "message"}}
 Json anthropic_error(const Failure& failure);
 
-/// One line of UTF-8; what is none becomes U+FFFD.
+/// One line of UTF-8; what is none becomes U+FFFD. Numbers of a request are as it wrote them, or equal.
 std::string dump(const Json& json);
+/// The value of a number. Those that neither double nor 64 bits hold exactly are kept as they were written, in a binary
+/// value, which nothing else is. False if it is none.
+bool read_number(const Json& json, double* to);
+/// How deep lists and objects are nested: 0 of other values, and of those that are empty.
+size_t depth_of(const Json& json);
 
 /// Whether bytes are text: not a part of a character, as some tokens are.
 bool is_utf8(const std::string& bytes);

@@ -104,8 +104,8 @@ struct GenerationRequest {
     int n_top_logprob = -1;          ///< log probabilities of the answer's tokens and of so many others; -1: none
     bool live_usage = false;         ///< events of text have the usage so far
     // What the reply is parsed with.
-    bool is_chat = true;  ///< false: the text is passed on as it is
-    bool inside_thinking = false;
+    bool is_chat = true;                                    ///< false: the text is passed on as it is
+    bool inside_thinking = false, closed_thinking = false;  ///< as in ChatPrompt
     std::vector<std::string> tools;
     const Script::Entry* scripted = nullptr;  ///< the reply, instead of what the model would say
     /// A call that the model begins is valid as far as it goes, so that it may be passed on before it is complete.

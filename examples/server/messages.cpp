@@ -253,7 +253,7 @@ class MessagesReader {
 
     static void read_switches(const Fields& fields, Conversation* to) {
         std::string type;
-        if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
+        read_template_switches(fields, to);
         if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
         if (type == "disabled") to->switches["enable_thinking"] = false;
         if (type == "enabled") to->switches["enable_thinking"] = true;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 #include <random>
 
 namespace server {
@@ -36,8 +37,8 @@ void read_bias(const Fields& fields, uint32_t n_vocab, std::vector<auspex::Logit
     for (const auto& one : biases->items()) {
         const std::string& id = one.key();
         const bool digits = !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
-        const double bias = one.value().is_number() ? one.value().get<double>() : 1e9;
-        if (!digits || std::stoul(id) >= n_vocab || !(std::fabs(bias) <= 100))
+        double bias = 0;
+        if (!digits || std::stoul(id) >= n_vocab || !read_number(one.value(), &bias) || !(std::fabs(bias) <= 100))
             return fields.refuse(
                 "logit_bias", "token ids from 0 to " + std::to_string(n_vocab - 1) + " with numbers from -100 to 100");
         to->push_back({static_cast<Token>(std::stoul(id)), static_cast<float>(bias)});
@@ -71,19 +72,32 @@ void read_sampling(const Fields& fields, const Defaults& defaults, uint32_t n_vo
 
 namespace {
 
-/// Arguments that are no JSON object become the argument `arguments`, as text. Clients send back what they got, also a
-/// call that was cut in its middle: it must not make every later request of its conversation fail.
+/// How deep values in a prompt may be nested: what ChatRequest::from_json() takes.
+constexpr size_t kMaxValueDepth = 100;
+
+Failure check_depth(const Json& value, size_t max_depth, const std::string& path) {
+    if (depth_of(value) <= max_depth) return {};
+    return bad_request(path + " is nested more than " + std::to_string(max_depth) + " levels deep");
+}
+
+/// Whether a template can read the arguments of a call.
+bool is_readable(const Json& arguments) { return arguments.is_object() && depth_of(arguments) <= kMaxValueDepth + 1; }
+
+/// Arguments that are no JSON object, or nested too deeply, become the argument `arguments`, as text. Clients send back
+/// what they got, also a call that was cut in its middle: it must not make every later request of its conversation
+/// fail.
 void mend_arguments(Json* calls) {
     for (Json& call : *calls) {
         if (!call.is_object()) continue;
         const auto inner = call.find("function");
         Json& function = inner != call.end() && inner->is_object() ? *inner : call;
         const auto found = function.find("arguments");
-        if (found == function.end() || !found->is_string()) continue;
-        const std::string text = found->get<std::string>();
+        if (found == function.end() || !(found->is_string() || found->is_object())) continue;
+        if (found->is_object() && is_readable(*found)) continue;
+        const std::string text = found->is_string() ? found->get<std::string>() : dump(*found);
         Json parsed;
         const bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
-        if (!blank && !(parse_json(text, &parsed) && parsed.is_object())) *found = {{"arguments", text}};
+        if (!blank && !(parse_json(text, &parsed) && is_readable(parsed))) *found = {{"arguments", text}};
     }
 }
 
@@ -112,36 +126,58 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
         (*to)["tool_calls"] = *calls;
     else if (const Json* call = fields.object("function_call"))  // OpenAI's form before tools
         (*to)["tool_calls"] = Json::array({{{"type", "function"}, {"function", *call}}});
-    if (to->contains("tool_calls")) mend_arguments(&(*to)["tool_calls"]);
+    if (to->contains("tool_calls")) {
+        mend_arguments(&(*to)["tool_calls"]);
+        // Four levels stand above the value of an argument: the calls, a call, its function, the arguments.
+        fields.keep(check_depth((*to)["tool_calls"], kMaxValueDepth + 4, path + ".tool_calls"));
+    }
     // Others are the template's: tool_call_id, name of a speaker or of a function.
     const char* const read[] = {"role",    "content", "reasoning_content", "reasoning",
                                 "refusal", "audio",   "tool_calls",        "function_call"};
-    for (const auto& m : from.items())
-        if (std::find(std::begin(read), std::end(read), m.key()) == std::end(read)) (*to)[m.key()] = m.value();
+    for (const auto& m : from.items()) {
+        if (std::find(std::begin(read), std::end(read), m.key()) != std::end(read)) continue;
+        fields.keep(check_depth(m.value(), kMaxValueDepth, path + "." + m.key()));
+        (*to)[m.key()] = m.value();
+    }
     return failure;
+}
+
+/// The places of calls, by their ids.
+using Places = std::map<std::string, size_t>;
+
+const std::string* find_text(const Json& object, const char* key) {
+    const auto found = object.is_object() ? object.find(key) : object.end();
+    return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
+}
+
+/// Unless one of them belongs to none of the calls.
+void sort_results(Json::iterator begin, Json::iterator end, const Places& places) {
+    std::vector<std::pair<size_t, Json>> sorted;
+    for (auto one = begin; one != end; ++one) {
+        const std::string* id = find_text(*one, "tool_call_id");
+        const auto place = id ? places.find(*id) : places.end();
+        if (place == places.end()) return;
+        sorted.emplace_back(place->second, Json());
+    }
+    for (size_t i = 0; i < sorted.size(); ++i) sorted[i].second.swap(begin[static_cast<std::ptrdiff_t>(i)]);
+    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto& one : sorted) *begin++ = std::move(one.second);
 }
 
 /// Brings results into the order of their calls: templates show them without ids, so that the model would take one for
 /// another where a client sends them as they came.
 void order_results(Json* messages) {
     const auto is_result = [](const Json& one) { return one["role"] == "tool"; };
-    std::vector<Json> ids;
+    Places places;
     for (auto m = messages->begin(); m != messages->end();) {
-        const Json calls = m->value("tool_calls", Json::array());
-        if (calls.is_array() && !calls.empty()) ids.clear();
-        for (const Json& call : calls) ids.push_back(call.is_object() ? call.value("id", Json()) : Json());
-        if (!is_result(*m)) {
-            ++m;
-            continue;
-        }
-        const auto begin = m;
-        m = std::find_if_not(begin, messages->end(), is_result);
-        const auto place = [&](const Json& one) {
-            const Json id = one.value("tool_call_id", Json());
-            return id.is_string() ? std::find(ids.begin(), ids.end(), id) : ids.end();
-        };
-        if (std::all_of(begin, m, [&](const Json& one) { return place(one) != ids.end(); }))
-            std::stable_sort(begin, m, [&](const Json& a, const Json& b) { return place(a) < place(b); });
+        const auto calls = m->find("tool_calls");
+        const bool has_calls = calls != m->end() && calls->is_array() && !calls->empty();
+        if (has_calls) places.clear();
+        for (size_t i = 0; has_calls && i < calls->size(); ++i)
+            if (const std::string* id = find_text((*calls)[i], "id")) places.emplace(*id, i);
+        const auto end = is_result(*m) ? std::find_if_not(m, messages->end(), is_result) : m;
+        if (end != m) sort_results(m, end, places);
+        m = end != m ? end : m + 1;
     }
 }
 
@@ -181,6 +217,13 @@ bool may_be_function(const Json& tool) {
     return !type.is_string() || type == "function";
 }
 
+/// Without the beginning of its turn the model would not reply. path: of the fields, for messages.
+void refuse_no_generation(const Fields& fields, const std::string& path) {
+    bool flag = true;
+    if (fields.boolean("add_generation_prompt", &flag) && !flag)
+        fields.keep(not_supported(path + "add_generation_prompt cannot be false here; use /v1/completions"));
+}
+
 /// What a client of chat completions asks for that changes the reply, and that this server does not do.
 void refuse_foreign(const Fields& fields) {
     for (const char* key : {"audio", "web_search_options"}) fields.refuse_wish(key, "leave it out");
@@ -189,13 +232,18 @@ void refuse_foreign(const Fields& fields) {
         fields.keep(not_supported("modalities is " + dump(*kinds) + R"(, expected ["text"])"));
     const Json* call = fields.find("function_call");
     if (call && *call != "auto" && *call != "none") fields.refuse_wish("function_call", "send tool_choice with tools");
-    bool flag = true;
-    if (fields.boolean("add_generation_prompt", &flag) && !flag)
-        fields.keep(not_supported("add_generation_prompt cannot be false here; use /v1/completions"));
+    refuse_no_generation(fields, "");
     fields.refuse_wish("continue_final_message", "use /v1/messages, which continues a last message of the assistant");
 }
 
 }  // namespace
+
+void read_template_switches(const Fields& fields, Conversation* to) {
+    const Json* switches = fields.object("chat_template_kwargs");
+    if (!switches) return;
+    refuse_no_generation(fields.inside(*switches, "chat_template_kwargs."), "chat_template_kwargs.");
+    to->switches = *switches;
+}
 
 Failure read_conversation(const Json& body, Conversation* to) {
     Failure failure;
@@ -211,7 +259,7 @@ Failure read_conversation(const Json& body, Conversation* to) {
         fields.keep(not_supported(
             "functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}"));
     refuse_foreign(fields);
-    if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
+    read_template_switches(fields, to);
     std::string effort;
     if (fields.text("reasoning_effort", &effort)) to->set_effort(effort);
     read_tool_choice(fields, to);
@@ -261,6 +309,15 @@ Failure arrange_messages(Conversation* conversation) {
     return conversation->messages.empty() ? bad_request("there is no message, expected at least one") : Failure();
 }
 
+static Failure check_depths(const Conversation& conversation) {
+    Failure failure;
+    for (size_t i = 0; i < conversation.tools.size() && failure.ok(); ++i)
+        failure = check_depth(conversation.tools[i], kMaxValueDepth, "tools[" + std::to_string(i) + "]");
+    for (const auto& one : conversation.switches.items())
+        if (failure.ok()) failure = check_depth(one.value(), kMaxValueDepth, "chat_template_kwargs." + one.key());
+    return failure;
+}
+
 /// Templates refuse roles that they do not know, but plain ChatML writes any: there a mistyped one would go unnoticed.
 static Failure check_roles(auspex::ChatStyle style, const Json& messages) {
     if (style != auspex::ChatStyle::chatml && style != auspex::ChatStyle::chatml_no_think) return {};
@@ -275,7 +332,8 @@ static Failure check_roles(auspex::ChatStyle style, const Json& messages) {
 
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
-    const Failure failure = check_roles(engine.model().info().chat_template.style, conversation.messages);
+    Failure failure = check_roles(engine.model().info().chat_template.style, conversation.messages);
+    if (failure.ok()) failure = check_depths(conversation);
     if (!failure.ok()) return failure;
     // Tools that may not be called stay in the prompt, which is computed already. Plain ChatML cannot show any.
     const bool shown = engine.model().info().chat_template.has_tools() || !conversation.form.no_call;
@@ -292,6 +350,7 @@ Failure render(const Engine& engine, const Conversation& conversation, const Def
     if (conversation.begun.empty()) return {};
     if (prompt->inside_thinking) prompt->pieces.push_back({"\n</think>\n\n", true});
     prompt->inside_thinking = false;
+    prompt->closed_thinking = true;
     prompt->pieces.push_back({conversation.begun, false});
     return {};
 }
@@ -305,6 +364,7 @@ Failure prepare(Engine& engine, const Conversation& conversation, const Defaults
     Failure failure = render(engine, conversation, defaults, &prompt, &to->tools);
     if (!failure.ok()) return failure;
     to->inside_thinking = prompt.inside_thinking;
+    to->closed_thinking = prompt.closed_thinking;
     const Status s = engine.model().encode(prompt, &to->marks).get(to->ids);
     if (!s.ok()) return from_status(s);
     to->scripted = engine.script().find(prompt.text());

@@ -34,6 +34,8 @@ struct Conversation {
 /// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `json_schema`, `grammar`,
 /// `chat_template_kwargs` and `reasoning_effort` of a chat completion.
 Failure read_conversation(const Json& body, Conversation* to);
+/// `chat_template_kwargs`, in all conversations.
+void read_template_switches(const Fields& fields, Conversation* to);
 /// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.
 void read_tool_choice(const Fields& fields, Conversation* to);
 /// Adds a text after a blank line, where there is something on both sides of it.

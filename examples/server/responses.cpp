@@ -313,7 +313,7 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
         to->messages.push_back({{"role", "system"}, {"content", instructions}});
     for (const Json& m : *messages) to->messages.push_back(m);
     if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
-    if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
+    read_template_switches(fields, to);
     if (const Json* reasoning = fields.object("reasoning"))
         if (fields.inside(*reasoning, "reasoning.").text("effort", &effort)) to->set_effort(effort);
     read_tool_choice(fields, to);
