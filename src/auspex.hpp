@@ -884,7 +884,8 @@ enum class KvType { f16, q8_0, q4_0, q4_1, f32 };
 constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, MTP blocks included
 constexpr uint32_t kDraftLayers = ~uint32_t{0} - 1;  ///< the attention layers of the MTP blocks
 
-/// How far back one attention layer sees. A window changes what the model computes.
+/// How far back one attention layer sees. A window changes what the model computes. If the model itself declares a
+/// narrower one, that is used as it is, without sinks. A window of n_context rows or more is no window.
 struct LayerWindow {
     uint32_t layer = kAllLayers;  ///< counted from 0; the MTP blocks follow the trunk
     uint32_t window = 0;          ///< a row sees itself and the window - 1 rows before it; 0: all rows

@@ -318,6 +318,37 @@ TEST_CASE("step35 plans each layer by its kind") {
     CHECK(plan.mtp[0].ops.back().w[0] != plan.mtp[1].ops.back().w[0]);
 }
 
+TEST_CASE("a budget for keys and values leaves windows of step35's own as they are, unless they are too wide") {
+    struct Case {
+        uint32_t declared;
+        const char* windows;
+    };
+    for (const Case& c : {Case{24, "0:128+4,1:24,2:24,3:24"}, Case{128, "0:128+4,1:128,2:128,3:128"},
+                          Case{200, "0:128+4,1:128+4,2:128+4,3:128+4"}}) {
+        CAPTURE(c.declared);
+        const std::vector<std::byte> bytes =
+            with_u32(tiny_of(Family::step35, false), "step35.attention.sliding_window", c.declared);
+        const Model model = load_model(cpu_device(1), bytes);
+        SessionOptions o;
+        o.n_context = 4000;
+        o.n_ubatch = 64;
+        o.windows = parse_windows(c.windows).value();
+        const MemoryPlan asked = Session::plan(model, o).value();
+        CHECK(print_windows(asked.windows) == c.windows);
+        o.windows.clear();
+        for (const MemoryItem& item : asked.items)
+            if (item.what.find("keys") == 0 || item.what.find("values") == 0 || item.what == "sinks")
+                o.kv_budget_bytes += item.bytes;
+        const MemoryPlan plan = Session::plan(model, o).value();
+        CHECK(print_windows(plan.windows) == c.windows);
+        CHECK(plan.session_bytes == asked.session_bytes);
+        CHECK(plan.window_rule.find("windows of the model's own") != std::string::npos);
+        const Stats stats = test::open(model, o).stats();
+        CHECK(print_windows(stats.windows) == c.windows);
+        CHECK(stats.memory_bytes == plan.session_bytes);
+    }
+}
+
 TEST_CASE("older step35 files with other key names give the same plan") {
     TinyOptions o;
     o.family = Family::step35;

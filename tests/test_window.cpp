@@ -50,6 +50,33 @@ TEST_CASE("a window of at least the context changes no bit and no byte") {
     }
 }
 
+TEST_CASE("a window that is wider than the model's own changes no bit and no byte, and adds no sinks") {
+    TinyOptions tiny;
+    tiny.family = Family::step35;  // layers 1 to 3 declare a window of 24
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    const Model model = load_model(cpu_device(2), bytes);
+    const std::vector<Token> ids = tiny_ids(300, 3);
+    const auto logits_of = [&](Session& session) {
+        sync(session, ids);
+        const Span<const float> row = session.logits().value();
+        return std::vector<float>(row.begin(), row.end());
+    };
+    Session plain = session_with(model, "", 1000, 64);
+    const std::vector<float> want = logits_of(plain);
+    CHECK(print_windows(plain.stats().windows) == "0:full,1:24,2:24,3:24");
+    for (const char* spec : {"all:1000", "all:1000+4", "all:16384+4", "1:100+4,2:25+1,3:999+256", "1:24,2:full"}) {
+        CAPTURE(spec);
+        Session session = session_with(model, spec, 1000, 64);
+        CHECK(session.stats().memory_bytes == plain.stats().memory_bytes);
+        CHECK(print_windows(session.stats().windows) == print_windows(plain.stats().windows));
+        CHECK(same_bits(logits_of(session), want));
+    }
+    // One as narrow as the model's own, or narrower, comes with its sinks.
+    Session sunk = session_with(model, "all:100+4,1:24+4,2:16+2", 1000, 64);
+    CHECK(print_windows(sunk.stats().windows) == "0:100+4,1:24+4,2:16+2,3:24");
+    CHECK_FALSE(same_bits(logits_of(sunk), want));
+}
+
 TEST_CASE("a window changes the result only from the row on at which it slides") {
     CpuRig rig;
     const std::vector<Token> ids = tiny_ids(300, 3);

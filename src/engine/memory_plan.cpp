@@ -38,13 +38,14 @@ struct Layer {
     uint32_t layer;
     SlotId slot;
     bool draft;
+    uint32_t declared;  ///< the model's own window; 0: none
 };
 
 std::vector<Layer> attention_layers(const Plan& plan) {
     std::vector<Layer> all;
     auto look = [&](const Tape& tape, bool draft) {
         for (const Op& op : tape.ops)
-            if (op.kind == OpKind::attend) all.push_back({op.layer, op.state, draft});
+            if (op.kind == OpKind::attend) all.push_back({op.layer, op.state, draft, op.attn.window});
     };
     look(plan.trunk, false);
     for (const Tape& t : plan.mtp) look(t, true);
@@ -91,16 +92,23 @@ Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t 
     uint64_t bytes = 0;  // of the last attempt
     auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
         for (uint32_t i = 0; i < layers.size(); ++i) {
-            const bool full = window == 0 || (!layers[i].draft && i + n_full >= n && i < n);
-            context->kv[layers[i].slot].window = full ? 0 : window;
-            context->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
+            const Layer& l = layers[i];
+            const bool full = window == 0 || (!l.draft && i + n_full >= n && i < n);
+            // A window that the model has already stays as it is: with sinks it would be another.
+            const bool own = full || (l.declared != 0 && l.declared <= window);
+            context->kv[l.slot].window = own ? 0 : window;
+            context->kv[l.slot].sinks = own ? 0 : kBudgetSinks;
         }
         AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
         bytes = kv_bytes(shapes);
         return bytes <= budget;
     };
+    const bool declares = std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.declared != 0; });
     auto describe = [&](const std::string& how) {
-        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", bytes);
+        if (rule)
+            *rule = say("kv budget of ", budget, " bytes: ", how,
+                        declares ? ", apart from narrower windows of the model's own" : "", "; keys and values take ",
+                        bytes);
     };
     bool fits = false;
     AUSPEX_TRY(attempt(n, 0).get(fits));

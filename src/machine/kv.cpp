@@ -60,7 +60,8 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
             if (op.attn.window != 0 && op.attn.window <= window) {
                 window = op.attn.window;
                 s.declared = true;
-                if (want.window == 0) s.sinks = 0;  // the model's own window has none
+                // Sinks belong to the window that was asked for; a narrower one of the model's own has none.
+                if (want.window == 0 || op.attn.window < want.window) s.sinks = 0;
             }
             const uint32_t ubatch = std::max(options.n_ubatch, kMaxTentative);
             const uint64_t longest = draft ? std::min(ubatch, kMaxMtpRows) : ubatch;
