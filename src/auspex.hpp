@@ -873,8 +873,9 @@ struct DraftOptions {
     /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or at least the
     /// size of the vocabulary: the model's own head. Takes memory for a copy of these rows.
     uint32_t n_vocab = 0;
-    std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
-    bool vocab_by_use = false;  ///< instead, at each sync(), the n_vocab ids that this session's texts used most
+    std::vector<Token> vocab;  ///< the ids of that head (control ids are added); empty: the n_vocab lowest
+    /// Instead, at each sync(), the n_vocab ids that this session's texts used most; `vocab` must be empty.
+    bool vocab_by_use = false;
 };
 
 /// How keys and values are kept: in 16, 8.5, 4.5, 5 or 32 bits per value, rounded as the GGUF types of these names. f32
@@ -1073,7 +1074,7 @@ class AUSPEX_API Session {
     Session(Session&&) noexcept;
     Session& operator=(Session&&) noexcept;
 
-    /// Opens a session and takes all the memory it will ever need.
+    /// Opens a session and takes all the memory it will ever need; only score_mtp() takes more, while it runs.
     ///
     /// errors    bad_argument, unsupported: an option, named.
     ///           out_of_memory: the text says how much was needed and which options would take less.
@@ -1241,7 +1242,11 @@ class AUSPEX_API Session {
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.
     ///
-    /// errors    as score(); unsupported: no MTP block is loaded.
+    /// errors    as score(); unsupported: no MTP block is loaded. out_of_memory: no room for the second context; the
+    ///           session goes on.
+    /// cost      d + 1 passes over `ids`. Opens a second context, which plan() does not count: while it runs, it takes
+    ///           once more what create() took for states, keys, values and buffers, with all rows of the MTP block, and
+    ///           two hidden rows for each token.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
     /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows run as in a cycle, more (up to

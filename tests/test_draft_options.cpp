@@ -225,6 +225,23 @@ TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
     MESSAGE(n_acceptance_probe << " acceptance_probe rows");
 }
 
+TEST_CASE("a list of ids for the draft head and ids by use are refused together, by create() as by plan()") {
+    const Tiny tiny(Type::q4_k);
+    SessionOptions o;
+    o.n_context = 256;
+    o.draft.source = Draft::mtp;
+    o.draft.vocab = {1, 5, 7};
+    CHECK(Session::create(tiny.model, o).ok());
+    o.draft.vocab_by_use = true;
+    const Status s = Session::create(tiny.model, o).status();
+    CHECK(s.code == Code::bad_argument);
+    CHECK_MESSAGE(s.text.find("draft.vocab and draft.vocab_by_use were both given") != std::string::npos, s.text);
+    CHECK_MESSAGE(s.text.find("give one of them") != std::string::npos, s.text);
+    CHECK(Session::plan(tiny.model, o).status().message() == s.message());
+    o.draft.vocab.clear();
+    CHECK(Session::create(tiny.model, o).ok());
+}
+
 TEST_CASE("after plain cycles the draft block makes the same drafts as without them") {
     const Tiny tiny(Type::q4_k);
     const std::vector<Token> prompt = tiny_ids(50, 6);

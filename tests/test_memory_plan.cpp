@@ -17,7 +17,7 @@ using namespace test;
 namespace {
 
 struct Counter {
-    uint64_t held = 0, calls = 0;
+    uint64_t held = 0, calls = 0, limit = UINT64_MAX;
 };
 
 Allocator counting(Counter* counter) {
@@ -25,6 +25,7 @@ Allocator counting(Counter* counter) {
     a.user = counter;
     a.alloc = [](void* user, size_t n, size_t) -> void* {
         Counter& c = *static_cast<Counter*>(user);
+        if (n > c.limit - std::min(c.held, c.limit)) return nullptr;
         c.held += n;
         c.calls += 1;
         char* raw = static_cast<char*>(std::malloc(n + 128));
@@ -180,6 +181,26 @@ TEST_CASE("planned memory equals what the allocator hands out, and nothing is al
         }
         CHECK(counter.held == 0);
     }
+}
+
+TEST_CASE("score_mtp() takes a second context while it runs, and without memory for it the session goes on") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Counter counter;
+    const Model model = load(open_device(&counter), bytes);
+    Session session = open(model);
+    const uint64_t held = counter.held, calls = counter.calls;
+    const std::vector<Token> ids = tiny_ids(20, 1);
+    size_t n_row = 0;
+    const auto count = [&](size_t, Span<const float>) { ++n_row; };
+    REQUIRE(session.score_mtp(ids, 1, count).ok());
+    CHECK(n_row == 19);
+    CHECK(counter.calls > calls);
+    CHECK(counter.held == held);
+    counter.limit = held;
+    CHECK(session.score_mtp(ids, 1, count).code == Code::out_of_memory);
+    CHECK(counter.held == held);
+    sync(session, ids);
+    CHECK(more(session, 3).size() >= 3);
 }
 
 TEST_CASE("what a longer context takes on the heap is in the plan") {

@@ -39,6 +39,11 @@ Status check_draft(const Model::Impl& model, const DraftOptions& d) {
         return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
     if (d.max_depth == 0 || d.max_depth > kMaxDraft)
         return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
+    if (!d.vocab.empty() && d.vocab_by_use)
+        return Status(
+            Code::bad_argument,
+            "draft.vocab and draft.vocab_by_use were both given; one names the ids of the draft-only head, the "
+            "other chooses them at each sync(), so give one of them");
     return drafts_with_block(d.source) && model.plan.mtp.empty() ? no_mtp(model) : Status();
 }
 
