@@ -243,6 +243,16 @@ TEST_CASE("a file of other weights or other options is refused with both named")
     CHECK(origin(plain) == RowOrigin::restored);
 }
 
+TEST_CASE("a file of another device names both whole") {
+    FileIdentity cpu{}, gpu{};
+    std::strcpy(cpu.device_name, "cpu (avx512");  // without its threads, as the key is
+    std::strcpy(gpu.device_name, "Some GPU (TM) 9");
+    gpu.device = 1;
+    const std::string text = check_identity(cpu, gpu, "f").text, back = check_identity(gpu, cpu, "f").text;
+    CHECK_MESSAGE(text.find("was saved on 'cpu (avx512)', this session is on 'Some GPU (TM) 9';") != text.npos, text);
+    CHECK_MESSAGE(back.find("was saved on 'Some GPU (TM) 9', this session is on 'cpu (avx512)';") != back.npos, back);
+}
+
 TEST_CASE("a path that cannot be written is refused, and nothing is left beside it") {
     const Folder folder;
     const Model model = tiny(cpu_device(1));

@@ -372,6 +372,28 @@ TEST_CASE("a snapshot and a file of a session with windows go into one with othe
     check_other_rings(load_model(cpu_device(2), tiny_qwen35()));
 }
 
+TEST_CASE("what a session with a window saved needs more rows than the window, and a refusal says so") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = load_model(cpu_device(1), bytes);
+    const test_session_file::Folder folder;
+    const std::string file = folder.file();
+    Session from = session_with(model, "all:200", 1024, 64);
+    sync(from, tiny_ids(100, 2));
+    const Snapshot snap = from.save().value();
+    REQUIRE(from.save(file.c_str()).ok());
+    for (const uint32_t n_context : {201u, 200u, 150u}) {
+        CAPTURE(n_context);
+        Session to = session_with(model, "all:200", n_context, 64);
+        for (const Status& s : {to.restore(snap), to.load(file.c_str()).status()}) {
+            CHECK(s.ok() == (n_context > 200));
+            if (s.ok()) continue;
+            CHECK(s.code == Code::bad_argument);
+            CHECK_MESSAGE(s.text.find("n_context") != std::string::npos, s.text);
+            CHECK_MESSAGE(s.text.find("larger than the windows") != std::string::npos, s.text);
+        }
+    }
+}
+
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("a snapshot and a file with windows go into sessions with other n_context and n_ubatch on the GPU") {
     const Device device = gpu_device();

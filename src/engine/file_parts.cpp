@@ -26,6 +26,15 @@ std::string name_of(const char (&from)[N]) {
     return quote(std::string_view(from, static_cast<size_t>(std::find(from, from + N, '\0') - from)), N);
 }
 
+/// The key of a CPU ends before its number of threads, within a parenthesis.
+template <size_t N>
+std::string device_name_of(const char (&from)[N]) {
+    std::string name(from, std::find(from, from + N, '\0'));
+    const size_t open = name.rfind('(');
+    if (open != std::string::npos && name.find(')', open) == std::string::npos) name += ')';
+    return quote(name, N + 1);
+}
+
 std::string kv_name(Session::Impl& s) {
     static constexpr const char* kNames[] = {"f16", "q8_0", "q4_0", "q4_1", "f32"};
     std::vector<LayerWindow> windows;
@@ -118,12 +127,15 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
                     "' belongs to another model, or to other weights or hyperparameters; load the model that it was "
                     "saved with");
     if (found.device != own.device)
-        return fail(Code::bad_argument, "'", path, "' was saved on ", name_of(found.device_name),
-                    ", this session is on ", name_of(own.device_name),
+        return fail(Code::bad_argument, "'", path, "' was saved on ", device_name_of(found.device_name),
+                    ", this session is on ", device_name_of(own.device_name),
                     "; open that kind of device, or compute the history again with sync()");
     if (found.kv != own.kv)
-        return fail(Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
-                    name_of(own.kv_name), "; create it with the same KV formats and windows");
+        return fail(
+            Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
+            name_of(own.kv_name),
+            "; create it with the same KV formats and windows, and with an n_context larger than the windows: one "
+            "of n_context rows or more counts as none");
     return {};
 }
 

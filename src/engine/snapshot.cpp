@@ -161,7 +161,8 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, co
         return Status(
             Code::bad_argument,
             "this snapshot belongs to another model, other weights or hyperparameters, another kind of device, "
-            "or other windows or KV formats; save it again with this session's");
+            "or other windows or KV formats; save it again with this session's. A window of n_context rows or more "
+            "counts as none, so n_context must be larger than the windows that it was saved with");
     if (text.n_token > options.n_context)
         return fail(Code::bad_argument, "the snapshot holds ", text.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");
