@@ -120,6 +120,26 @@ TEST_CASE("costs that one run leaves to the next do not drift while only plain s
     }
 }
 
+TEST_CASE("a plain step takes no longer than a cycle with drafts, whatever costs an earlier run left") {
+    for (const int n_cycle : {2, 20, 100}) {
+        CAPTURE(n_cycle);
+        CycleCost costs;
+        costs.enter(100);
+        for (int i = 0; i < 2; ++i) costs.observe(0, 57e-3);  // the machine was busy
+        for (int i = 0; i < 3; ++i) costs.observe(1, 10e-3);
+        for (int i_run = 0; i_run < 20; ++i_run) {
+            std::vector<std::byte> bytes;
+            costs.save(&bytes);
+            costs = CycleCost();
+            costs.enter(100);
+            REQUIRE(costs.load(bytes).ok());
+            for (int i = 0; i < n_cycle; ++i) costs.observe(i > 0, i > 0 ? 10e-3 : 6e-3);
+            CHECK(costs.knows(0));
+            CHECK(costs.seconds(0) <= costs.seconds(1) * 1.0001);
+        }
+    }
+}
+
 TEST_CASE("the virtual clock is exact and repeatable") {
     const auto workload = virtual_clock::workloads()[0];
     Controller a, b;

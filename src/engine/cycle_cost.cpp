@@ -166,6 +166,7 @@ void CycleCost::observe(uint32_t depth, double seconds) {
     if (!(seconds > 0) || !std::isfinite(seconds)) return;
     filter(depth, seconds);
     forget_outliers(depth);
+    bound_plain(depth);
 }
 
 /// A deeper cycle does all that a cycle with fewer drafts does, and more: what took longer there was an outlier.
@@ -173,6 +174,16 @@ void CycleCost::forget_outliers(uint32_t depth) {
     Bucket& b = bucket_[current_];
     for (uint32_t g = 1; g < depth; ++g)
         if (b.ratio[g].n > 0 && b.ratio[g].log > b.ratio[depth].log + cycle_cost_impl::kMonotone) b.ratio[g] = Ratio();
+}
+
+bool CycleCost::young() const { return loaded_ && n_cycle_ < cycle_cost_impl::kYoung; }
+
+/// Nor does a plain step take longer than a cycle with drafts. While ratios stay as they were loaded, one that an
+/// earlier process left too high would be kept for good by processes that end this early. It stays known: all depths
+/// are compared with it.
+void CycleCost::bound_plain(uint32_t depth) {
+    Ratio& plain = bucket_[current_].ratio[0];
+    if (young() && plain.n > 0) plain.log = std::min(plain.log, bucket_[current_].ratio[depth].log);
 }
 
 /// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
@@ -215,8 +226,7 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const bool young = loaded_ && n_cycle_ < kYoung;
-    const double to_speed = b.speed_variance / total, to_ratio = young ? 0 : r.variance / total;
+    const double to_speed = b.speed_variance / total, to_ratio = young() ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
     b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);

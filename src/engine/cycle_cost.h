@@ -62,6 +62,8 @@ class CycleCost {
     double variance(const Ratio& r) const;
     void filter(uint32_t depth, double seconds);
     void forget_outliers(uint32_t depth);
+    void bound_plain(uint32_t depth);
+    bool young() const;
     void first_sample(Bucket& b, Ratio& r, double log_t);
     void second_sample(Bucket& b, Ratio& r, double log_t);
     void jump(uint32_t depth, double e);
