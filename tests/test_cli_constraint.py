@@ -12,6 +12,7 @@ SCHEMA = {"type": "object", "properties": {"pump": {"type": "integer", "minimum"
 TOOL = {"type": "function", "function": {"name": "stop_pump", "parameters": {
     "type": "object", "properties": {"pump": {"type": "integer", "minimum": 1, "maximum": 9},
                                      "now": {"type": "boolean"}}, "required": ["pump", "now"]}}}
+TOOL_TEXT = json.dumps(TOOL, indent=1)
 CPU = ["--device", "cpu", "--threads", "1"]
 
 
@@ -64,6 +65,15 @@ class Constraint(BaseCli):
             answer = json.loads(self.done("chat", *CPU, *chosen, "--no-think", "--temp", 1, "--seed", seed, "-n", 40,
                                           "--json", stdin="hi\n"))
             self.assertRegex(answer["text"], r"\A\n{0,2}<tool_call>\n<function=stop_pump>\n")
+
+    def test_numbers_of_tools_stay_as_they_are_written(self):
+        tool = ('{"name": "a ] \\" }", "parameters": {"type": "object", "properties": {"x": {"enum": [NUMBER]}},'
+                ' "required": ["x"], "additionalProperties": false}}')
+        number = "12345678901234567890123"
+        tools = self.file("numbers.json", f" [ {TOOL_TEXT} ,\n{tool.replace('NUMBER', number)}\n]\n")
+        for seed in range(1, 4):
+            line = self.run_json("--tools", tools, "--tool-choice", 'a ] " }', "--temp", 2, "--seed", seed)
+            self.assertRegex(line["text"], number + r"(\.0+)?(\D|\Z)")
 
     def test_what_does_not_fit_is_refused(self):
         bad = self.file("bad.json", '{"type": "array", "uniqueItems": true}')

@@ -35,6 +35,28 @@ void add_constraint(CLI::App& command, ConstraintFlags& o) {
     regex->excludes(tools);
 }
 
+/// The elements of a valid JSON array as they are written: a parser would round numbers beyond 64 bits or 17 digits.
+static std::vector<std::string> elements_of(const std::string& array) {
+    std::vector<std::string> out;
+    size_t depth = 0, first = 0;
+    bool in_text = false;
+    for (size_t i = 0; i < array.size(); ++i) {
+        const char c = array[i];
+        if (in_text) {
+            if (c == '\\') ++i;
+            in_text = c != '"';
+            continue;
+        }
+        in_text = c == '"';
+        const bool closes = c == ']' || c == '}';
+        if ((closes && depth == 1) || (c == ',' && depth == 1)) out.push_back(array.substr(first, i - first));
+        if (c == '[' || c == '{') ++depth;
+        if (closes) --depth;
+        if (depth == 1 && (c == ',' || first == 0)) first = i + 1;
+    }
+    return out;
+}
+
 Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
     to->clear();
     if (o.tools.empty())
@@ -48,8 +70,7 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
     if (!all.is_array() || all.empty())
         return Status(Code::bad_argument, "'" + o.tools + "' is " + (all.is_array() ? "an empty" : "not a") +
                                               " JSON array of tools, expected [{\"type\": \"function\", ...}, ...]");
-    for (const nlohmann::ordered_json& tool : all)
-        to->push_back(tool.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    *to = elements_of(text);
     return {};
 }
 
