@@ -75,6 +75,11 @@ TEST_CASE("GBNF: literals, classes, groups and repetitions") {
           {{"a!", 2}, {"b?", 2}, {"a", 1}, {"!", 0}});
     check(gbnf("root ::= \"\" | \"a\""), {{"", 2}, {"a", 2}, {"b", 0}});
     check(gbnf("root ::= [\\]\\[a-] \"\\\"\""), {{"]\"", 2}, {"[\"", 2}, {"-\"", 2}, {"b", 0}});
+    // Within parentheses a line may break before a repetition and in its counts.
+    check(gbnf("root ::= (\"a\" # any number\n  *\n  [b] {2,\n 3\n}\n) \"c\""),
+          {{"", 1}, {"bbc", 2}, {"aabbbc", 2}, {"abc", 0}, {"bbbbc", 0}});
+    check(gbnf("root ::= ((\"a\"\n+)\n?\n\"b\")"), {{"b", 2}, {"aab", 2}, {"ba", 0}});
+    CHECK(gbnf_error("root ::= \"a\"\n*") == "bad_argument: line 2: expected the name of a rule, found '*'");
 }
 
 TEST_CASE("GBNF: recursive rules, JSON") {

@@ -157,6 +157,19 @@ TEST_CASE("schema: numbers within bounds, digit by digit") {
     }
     check(R"({"multipleOf": 0.01, "type": "number"})", {"1", "0.25", "3.10", "7.000"}, {"0.125", "1e-2"});
     check(R"({"multipleOf": 2.5, "type": "number"})", {"5", "7.5", "-2.50", "0"}, {"6", "7.25", "0.5"});
+    // Whether the digits that are left reach a multiple is known at each of them.
+    check(R"({"multipleOf": 0.453592, "type": "number"})",
+          {"0.453592", "0.907184", "-1.360776", "56699.000000", "453592", "0.0"},
+          {"0.453593", "0.45359", "0.1", "0.000001", "0.4535920000001"});
+    check(R"({"multipleOf": 0.028229, "type": "number", "minimum": 0.02, "maximum": 0.06})", {"0.028229", "0.05645800"},
+          {"0.084687", "0.03", "0"});
+    check(R"({"multipleOf": 45359.3, "type": "number"})", {"45359.3", "90718.60", "453593"}, {"45359.2", "0.1", "1.3"});
+    check(R"({"type": "number", "allOf": [{"multipleOf": 0.453592}, {"multipleOf": 0.123456}]})",
+          {"0", "6999.831744", "-6999.8317440"}, {"0.453592", "0.123456", "6999.831745"});
+    Automaton grams(compile(R"({"multipleOf": 0.453592, "type": "number", "minimum": 0, "maximum": 0.9})"));
+    StateId s = grams.start();
+    for (const char c : std::string_view("0.4")) s = grams.step(s, static_cast<unsigned char>(c));
+    for (const char c : std::string_view("012346789")) CHECK(grams.step(s, static_cast<unsigned char>(c)) == kDead);
     check(R"({"type": "number", "minimum": 0})", {"1e-07", "0.0", "2e+30"}, {"-1", "-1e-7"});
     // An exponent may make a whole number; far ones leave the range of a double, or become zero.
     check(R"({"type": "number", "not": {"type": "integer"}})", {"0.5", "1e-5"}, {"1e2", "2E+30", "1.5e1", "3.0"});
@@ -177,7 +190,21 @@ TEST_CASE("schema: strings by length, pattern and format") {
           {"\"ab\"", "\"xbya\""}, {"\"a\"", "\"abc\""});
     check(R"({"type": "string", "not": {"enum": ["no", "never"]}})", {"\"n\"", "\"nothing\"", "\"nev\""},
           {"\"no\"", "\"never\""});
+    // The shortest text comes first in a search for one that two patterns match.
+    check(R"({"type": "string", "pattern": "^(x|[ab]*a[ab]{10}c)$", "allOf": [{"pattern": "^(x|[ab]*b[ab]{11}c)$"}]})",
+          {"\"x\"", "\"babbbbbbbbbbc\"", "\"ababbbbbbbbbbc\""}, {"\"aabbbbbbbbbbc\"", "\"bbbbbbbbbbbbc\"", "\"ac\""});
     check(R"({"type": "string", "format": "date"})", {"\"2024-02-28\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"x\""});
+    check(R"({"type": "string", "format": "date"})", {"\"2024-02-29\"", "\"2000-02-29\"", "\"1996-02-29\""},
+          {"\"2023-02-29\"", "\"1900-02-29\"", "\"2022-02-29\"", "\"2024-02-30\"", "\"2024-02-2\""});
+    check(R"({"type": "string", "format": "date-time"})", {"\"2024-02-29T00:00:00Z\"", "\"2023-02-28T00:00:00Z\""},
+          {"\"2023-02-29T00:00:00Z\"", "\"2100-02-29T00:00:00Z\"", "\"2024-02-29\""});
+    Automaton dates(compile(R"({"type": "string", "format": "date"})"));
+    for (int year = 0; year < 10000; ++year) {
+        char text[16];
+        std::snprintf(text, sizeof text, "\"%04d-02-29\"", year);
+        const bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        CHECK_MESSAGE(accepts(dates, text) == leap, text);
+    }
     check(
         R"({"format": "date", "enum": ["2024-01-31", "2024-02-29", "2000-02-29", "2023-02-29", "1900-02-29", "x", 7]})",
         {"\"2024-01-31\"", "\"2024-02-29\"", "\"2000-02-29\"", "7"}, {"\"2023-02-29\"", "\"1900-02-29\"", "\"x\""});
@@ -346,6 +373,13 @@ TEST_CASE("schema: references and recursion") {
           "unsupported: #/properties/a: $ref: 'https://example.com/x.json' is not within the schema; put what it "
           "refers to "
           "under $defs");
+    // A relative identifier is no other name for the absolute one.
+    CHECK(
+        error(R"({"$id": "https://x.org/root", "$ref": "https://x.org/a.json", "$defs": {"a": {"$id": "a.json"}}})") ==
+        "unsupported: #: $ref: 'https://x.org/a.json' is no $id of the schema as it is written; relative ones are "
+        "not resolved: write $ref and $id alike");
+    check(R"({"$id": "https://x.org/root", "$ref": "a.json", "$defs": {"a": {"$id": "a.json", "const": 1}}})", {"1"},
+          {"2"});
     CHECK(error(R"({"items": {"$ref": "#/$defs/none"}})") ==
           "bad_argument: #/items: $ref: '#/$defs/none' leads nowhere");
 }

@@ -8,6 +8,7 @@ namespace expr_impl {
 constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition wide
 constexpr uint32_t kWideRepeat = 8;    // times
 constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
+constexpr uint64_t kLongest = UINT32_MAX;
 constexpr size_t kPartMemo = 8192;
 constexpr size_t kMaxParts = 1024;  // of a choice with counts within, unless the grammar has a larger one
 
@@ -251,6 +252,7 @@ ExprId ExprPool::both(std::vector<ExprId> parts) {
         kept.push_back(p);
     }
     if (has_empty) return all_nullable ? kEmptyText : kNoMatch;
+    if (no_length_fits(kept)) return kNoMatch;
     if (kept.empty()) return except(kNoMatch);
     if (kept.size() == 1) return kept[0];
     return intern_list(ExprKind::both, kept);
@@ -511,6 +513,7 @@ bool ExprPool::live(ExprId e) {
     return result;
 }
 
+/// Searches where the shortest text may be first: by the bytes so far and those that each part still needs.
 bool ExprPool::search(ExprId e) {
     if (nodes_[e].nullable) {
         live_[e] = 1;
@@ -518,13 +521,20 @@ bool ExprPool::search(ExprId e) {
     }
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
+    std::vector<uint32_t> depth{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
+    // Of texts that may be equally long, the one of which the least is missing comes first.
+    using Open = std::pair<uint64_t, size_t>;
+    std::vector<Open> open{{0, 0}};
     const auto matches_something = [&](size_t at) {
         for (; at > 0; at = from[at]) live_[queue[at]] = 1;
         live_[e] = 1;
         return true;
     };
-    for (size_t at = 0; at < queue.size(); ++at) {
+    while (!open.empty()) {
+        std::pop_heap(open.begin(), open.end(), std::greater<Open>());
+        const size_t at = open.back().second;
+        open.pop_back();
         if (has_room_for_digits(queue[at])) return matches_something(at);
         // The class that led on the last time is tried first: mostly it leads on again.
         for (unsigned i = 0; i < classes_.n; ++i) {
@@ -537,8 +547,13 @@ bool ExprPool::search(ExprId e) {
                 return matches_something(at);
             }
             if (!queued.emplace(d, true).second) continue;
+            const uint64_t missing = lengths(d).shortest,
+                           whole = std::min(depth[at] + 1 + missing, expr_impl::kLongest);
+            open.emplace_back(whole << 32 | missing, queue.size());
+            std::push_heap(open.begin(), open.end(), std::greater<Open>());
             queue.push_back(d);
             from.push_back(at);
+            depth.push_back(depth[at] + 1);
         }
         // A derivative of many parts takes as many steps.
         const ExprNode& n = nodes_[queue[at]];
@@ -557,9 +572,9 @@ bool ExprPool::search(ExprId e) {
 // ---------------------------------------------------------------------------------------------- memory
 
 size_t ExprPool::memory() const {
-    return nodes_.capacity() * sizeof(ExprNode) + first_.capacity() * 8 + (lists_.capacity() + table_.capacity()) * 4 +
-           steps_.memory() + live_.capacity() + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) +
-           part_memo_.size() * 16;
+    return nodes_.capacity() * sizeof(ExprNode) + (first_.capacity() + lengths_.capacity()) * 8 +
+           (lists_.capacity() + table_.capacity()) * 4 + steps_.memory() + live_.capacity() + texts_.capacity() +
+           sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {

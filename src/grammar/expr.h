@@ -169,6 +169,13 @@ class ExprPool {
     /// False: no text of the expression begins with a byte of this class.
     bool may_begin(ExprId e, unsigned byte_class) const { return (first_[e] >> (byte_class % 64) & 1) != 0; }
     uint64_t first_of(const ExprNode& node) const;
+    /// Bytes of a text of an expression: none is shorter or longer.
+    struct Lengths {
+        uint32_t shortest = 0, longest = kUnbounded;
+    };
+    Lengths lengths_of(const ExprNode& node) const;
+    Lengths lengths(ExprId e);
+    static uint32_t fewest_digits(uint64_t modulus, uint64_t remainder);
     ExprId intern(ExprNode node);
     ExprId pair(ExprId a, ExprId b);
     ExprId deferred(ExprKind kind, uint32_t a, uint32_t b = 0, uint32_t lo = 0, uint32_t hi = 0);
@@ -181,6 +188,8 @@ class ExprPool {
     ExprId derive_part(ExprId e, unsigned byte_class);
     ExprId derive_concat(ExprId e, unsigned byte_class);
     bool search(ExprId e);
+    /// Whether a text of this intersection is too short for one part and too long for another.
+    bool no_length_fits(const std::vector<ExprId>& parts);
     /// Whether digits alone complete a text: as many may follow as the multiples in the expression need.
     bool has_room_for_digits(ExprId e) const;
     bool takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const;
@@ -207,10 +216,11 @@ class ExprPool {
     std::vector<ByteSet> sets_;
     std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
     std::string texts_;
-    std::vector<uint32_t> table_;  ///< open addressing: expression ids, 0 is free
-    StepTable steps_;              ///< derivatives
-    std::vector<uint64_t> first_;  ///< of each expression: bits of the classes that may come first, modulo 64
-    std::vector<uint8_t> live_;    ///< of each expression: 0 unknown, 1 matches something, 2 nothing
+    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
+    StepTable steps_;               ///< derivatives
+    std::vector<uint64_t> first_;   ///< of each expression: bits of the classes that may come first, modulo 64
+    std::vector<Lengths> lengths_;  ///< of the first expressions, as many as were asked for
+    std::vector<uint8_t> live_;     ///< of each expression: 0 unknown, 1 matches something, 2 nothing
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;

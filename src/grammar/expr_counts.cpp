@@ -1,7 +1,7 @@
 // grammar/expr: counted repetitions.
 //
 // Owns    what keeps the derivatives of counts within counts small: nested counts that are one count, and the parts of
-//         a choice that another part covers; and what a count of digits says about multiples.
+//         a choice that another part covers; how long texts are; and what a count of digits says about multiples.
 // Thread  as grammar/expr.h.
 // Tests   tests/test_grammar.cpp
 #include "expr.h"
@@ -132,8 +132,67 @@ void ExprPool::drop_covered(std::vector<ExprId>& parts) const {
     parts.erase(std::remove_if(parts.begin(), parts.end(), is_dropped), parts.end());
 }
 
-/// Whether every text of n digits matches, multiples aside. Those must be of numbers without a common divisor, and few
-/// enough for n digits to reach each remainder: then some text matches them all. `modulus` is their product.
+/// The fewest digits that make a number with the remainder b a multiple of a. More digits do as well: zeros.
+uint32_t ExprPool::fewest_digits(uint64_t modulus, uint64_t remainder) {
+    uint64_t power = 1;  // the n digits are a number below it
+    uint32_t n = 0;
+    for (; (modulus - remainder) % modulus >= power; ++n) {
+        remainder = remainder * 10 % modulus;
+        power *= 10;
+    }
+    return n;
+}
+
+ExprPool::Lengths ExprPool::lengths_of(const ExprNode& n) const {
+    const auto capped = [](uint64_t bytes) { return static_cast<uint32_t>(std::min<uint64_t>(bytes, kUnbounded)); };
+    const auto product = [&](uint32_t bytes, uint32_t times) {
+        return bytes == 0 || times == 0 ? 0 : times == kUnbounded ? kUnbounded : capped(uint64_t{bytes} * times);
+    };
+    Lengths all;
+    switch (n.kind) {
+        case ExprKind::none:
+        case ExprKind::empty: return {0, 0};
+        case ExprKind::bytes: return {1, 1};
+        case ExprKind::text: return {n.b, n.b};
+        case ExprKind::multiple: return {fewest_digits(n.a, n.b), kUnbounded};
+        case ExprKind::concat:
+            all.shortest = capped(uint64_t{lengths_[n.a].shortest} + lengths_[n.b].shortest);
+            all.longest = capped(uint64_t{lengths_[n.a].longest} + lengths_[n.b].longest);
+            return all;
+        case ExprKind::choice:
+            all = {kUnbounded, 0};
+            for (uint32_t i = 0; i < n.b; ++i) {
+                const Lengths one = lengths_[lists_[n.a + i]];
+                all = {std::min(all.shortest, one.shortest), std::max(all.longest, one.longest)};
+            }
+            return all;
+        case ExprKind::both:
+            for (uint32_t i = 0; i < n.b; ++i) {
+                const Lengths one = lengths_[lists_[n.a + i]];
+                all = {std::max(all.shortest, one.shortest), std::min(all.longest, one.longest)};
+            }
+            return all;
+        case ExprKind::except: return {n.nullable ? 0u : 1u, kUnbounded};
+        case ExprKind::repeat: return {product(lengths_[n.a].shortest, n.lo), product(lengths_[n.a].longest, n.hi)};
+        default: return all;
+    }
+}
+
+ExprPool::Lengths ExprPool::lengths(ExprId e) {
+    // What is within an expression was made before it.
+    while (lengths_.size() <= e) lengths_.push_back(lengths_of(nodes_[lengths_.size()]));
+    return lengths_[e];
+}
+
+bool ExprPool::no_length_fits(const std::vector<ExprId>& parts) {
+    Lengths all;
+    for (const ExprId p : parts)
+        all = {std::max(all.shortest, lengths(p).shortest), std::min(all.longest, lengths(p).longest)};
+    return all.shortest > all.longest;
+}
+
+/// Whether every text of n digits matches, multiples aside. n digits must reach each remainder of `modulus`, their
+/// least common multiple: then some text matches them all, as their remainders are those of one number.
 bool ExprPool::takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n_left) const {
     const ExprNode& node = nodes_[e];
     if (n_left == 0) return false;
@@ -146,10 +205,12 @@ bool ExprPool::takes_digits(ExprId e, uint32_t n, uint64_t& modulus, uint32_t& n
                 if (!sets_[one.a].has(b)) return false;
             return true;
         }
-        case ExprKind::multiple:
-            if (std::gcd(modulus, uint64_t{node.a}) != 1 || modulus > expr_impl::power10(n) / node.a) return false;
-            modulus *= node.a;
+        case ExprKind::multiple: {
+            const uint64_t factor = node.a / std::gcd(modulus, uint64_t{node.a});
+            if (modulus > expr_impl::power10(n) / factor) return false;
+            modulus *= factor;
             return true;
+        }
         case ExprKind::concat: return nodes_[node.b].nullable && takes_digits(node.a, n, modulus, n_left);
         case ExprKind::choice:
             for (const ExprId p : parts(e)) {

@@ -158,15 +158,16 @@ class GbnfReader {
         } else {
             return error("a rule, a literal, a class or a group");
         }
-        return repetition(out);
+        return repetition(out, depth > 0);
     }
 
-    bool repetition(ExprId& out) {
+    /// `lines`: within parentheses, where a line break is a space.
+    bool repetition(ExprId& out, bool lines) {
         ExprPool& pool = rules_.pool;
         for (size_t n = 0;; ++n) {
             const size_t begin = at_;
             if (n > 8) return error("fewer repetitions of one element");
-            space(false);
+            space(lines);
             if (take("*")) {
                 out = pool.repeat(out, 0, kUnbounded);
             } else if (take("+")) {
@@ -175,17 +176,18 @@ class GbnfReader {
                 out = pool.optional(out);
             } else if (take("{")) {
                 uint32_t lo = 0, hi = 0;
+                space(lines);
                 if (!number(lo)) return false;
                 hi = lo;
-                space(false);
+                space(lines);
                 if (take(",")) {
-                    space(false);
+                    space(lines);
                     if (have('}'))
                         hi = kUnbounded;
                     else if (!number(hi))
                         return false;
                 }
-                space(false);
+                space(lines);
                 if (hi < lo) return error("a count that is not below the first one");
                 if (!take("}")) return error("'}'");
                 out = pool.repeat(out, lo, hi);
@@ -197,7 +199,6 @@ class GbnfReader {
     }
 
     bool number(uint32_t& n) {
-        space(false);
         const size_t from = at_;
         for (n = 0; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
             n = n * 10 + static_cast<uint32_t>(text_[at_] - '0');

@@ -119,6 +119,7 @@ class SchemaCompiler {
     const Json* resolve(const Json& schema, const std::string& ref);
     void index_ids(const Json& tree, const Json* resource, bool is_copy);
     const Json* find_id(const Json* resource, const std::string& id) const;
+    bool has_name_like(const std::string& id) const;
     const Json* resource_of(const Json& schema) const;
     const Json* make(std::string_view text, const Json& origin);
     bool in_chain(const Json* schema, bool negative, size_t link) const;

@@ -420,6 +420,19 @@ const Json* SchemaCompiler::find_id(const Json* resource, const std::string& id)
     return found == ids_.end() ? nullptr : found->second;
 }
 
+/// Whether an identifier ends alike and one of the two is relative: they may be the same, written from another base.
+bool SchemaCompiler::has_name_like(const std::string& id) const {
+    const auto last = [](const std::string& uri) { return uri.substr(uri.rfind('/') + 1); };
+    const auto is_relative = [](const std::string& uri) { return uri.find(':') == std::string::npos; };
+    for (const auto& known : ids_) {
+        const std::string& other = known.first.second;
+        if (known.first.first == nullptr && other != id && last(other) == last(id) &&
+            is_relative(other) != is_relative(id))
+            return true;
+    }
+    return false;
+}
+
 /// The nearest schema around that has an identifier of its own, or the root.
 const Json* SchemaCompiler::resource_of(const Json& schema) const {
     const auto found = resources_.find(&schema);
@@ -452,9 +465,12 @@ const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) 
     if (!at) {
         const bool remote = !base.empty();
         fail_at(remote ? Code::unsupported : Code::bad_argument, schema, "$ref",
-                remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
-                       : say(quote(ref), " leads nowhere",
-                             resource == &root_ ? "" : " within the nearest schema with an $id, where # begins"));
+                remote && has_name_like(base)
+                    ? say(quote(ref), " is no $id of the schema as it is written; relative ones are not resolved: ",
+                          "write $ref and $id alike")
+                : remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
+                         : say(quote(ref), " leads nowhere",
+                               resource == &root_ ? "" : " within the nearest schema with an $id, where # begins"));
     }
     targets_.emplace(&schema, at);
     return at;

@@ -16,10 +16,11 @@ struct Format {
     const char *name, *pattern;
     uint32_t max_length = kUnbounded;
 };
-// Dates are checked to the number of days a month has; 29 February and leap seconds are left out.
-#define AUSPEX_DATE                                                                                       \
-    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
-    "(?:0[1-9]|1[0-9]|2[0-8]))"
+// Dates are checked to the number of days a month has in that year; leap seconds are left out.
+#define AUSPEX_FOURTH "(?:[02468][048]|[13579][26])"
+#define AUSPEX_DATE                                                                                          \
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
+    "(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|" AUSPEX_FOURTH "00)-02-29)"
 #define AUSPEX_TIME \
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 #define AUSPEX_LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
@@ -54,6 +55,7 @@ const Format kFormats[] = {
             ")\\])(?::[0-9]*)?(?:/(?:" AUSPEX_PATH_CHAR "|/)*)?|/|/?" AUSPEX_PATH_CHAR "(?:" AUSPEX_PATH_CHAR
             "|/)*)(?:\\?(?:" AUSPEX_PATH_CHAR "|[/?])*)?(?:#(?:" AUSPEX_PATH_CHAR "|[/?])*)?"},
 };
+#undef AUSPEX_FOURTH
 #undef AUSPEX_DATE
 #undef AUSPEX_TIME
 #undef AUSPEX_LABEL
@@ -416,14 +418,9 @@ std::optional<ExprId> SchemaCompiler::pattern_expr(const std::string& pattern, c
 }
 
 /// Whether a text that the schema lists is of this format. Also true where that is not known, and of texts that are
-/// valid and left out of what format_expr() writes: 29 February, leap seconds, and rare forms of addresses.
+/// valid and left out of what format_expr() writes: leap seconds, and rare forms of addresses.
 bool SchemaCompiler::may_be_of_format(const std::string& format, std::string text) {
-    const auto digit = [&](size_t i) { return text[i] - '0'; };
-    const bool dated = format == "date" || format == "date-time", timed = format == "time" || format == "date-time";
-    if (dated && text.size() >= 10 && text.compare(4, 6, "-02-29") == 0) {
-        const int century = digit(0) * 10 + digit(1), year = digit(2) * 10 + digit(3);
-        if (year != 0 ? year % 4 == 0 : century % 4 == 0) text[9] = '8';
-    }
+    const bool timed = format == "time" || format == "date-time";
     const size_t seconds = format == "date-time" ? 16 : 5;
     if (timed && text.size() > seconds && text.compare(seconds, 3, ":60") == 0) text.replace(seconds, 3, ":59");
     if ((format == "email" || format == "uri") && text.find_first_of("\"[") != std::string::npos) return true;
