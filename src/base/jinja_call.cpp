@@ -312,7 +312,9 @@ Value Run::string_method(const Value& of, const std::string& name, const Argumen
     if (name == "lower") return text_filter(Filter::lower, of, args);
     if (name == "title") return heap.string(in_case(Marked(text), Case::python_title));
     if (name == "capitalize") return text_filter(Filter::capitalize, of, args);
-    if (name == "replace") return replaced(text, args);
+    if (name == "replace")
+        return replaced(text, text_argument(args, 0, "old"), text_argument(args, 1, "new"),
+                        integer_argument(args, 2, "count", -1));
     std::vector<Value> items;
     if (name == "join" && !args.items.empty() && elements(args.items[0], &items)) return joined(items, text, nullptr);
     return wrong("a string has no method ", quote(name));
@@ -323,21 +325,23 @@ Value Run::searched(const Marked& text, const std::string& name, const Arguments
     if (args.items.empty()) return wrong(name, " needs an argument");
     std::string_view within = text.text;
     size_t first = 0;
+    bool ends_before = false;  // the range ends before it begins: then not even the empty text is in it
     if (args.items.size() > 1) {
         const std::vector<size_t> starts = character_starts(text.text);
         const int64_t n = static_cast<int64_t>(starts.size()) - 1;
         const auto bound = [&](size_t place, const char* what, int64_t absent) {
             const int64_t at = integer_argument(args, place, what, absent);
-            return std::min(n, at < 0 ? std::max<int64_t>(0, at + n) : at);
+            return at < 0 ? std::max<int64_t>(0, at + n) : at;
         };
-        const int64_t from = bound(1, "start", 0), to = bound(2, "end", n);
-        first = static_cast<size_t>(from);
+        const int64_t from = bound(1, "start", 0), to = std::min(n, bound(2, "end", n));
+        ends_before = from > to;
+        first = static_cast<size_t>(std::min(n, from));
         within = within.substr(starts[first], to > from ? starts[static_cast<size_t>(to)] - starts[first] : 0);
     }
     const Value& what = args.items[0];
     if (name == "startswith" || name == "endswith") {
         const auto matches = [&](const Value& v) {
-            if (!v.is(Value::Kind::string) || v.text().size() > within.size()) return false;
+            if (ends_before || !v.is(Value::Kind::string) || v.text().size() > within.size()) return false;
             return within.substr(name[0] == 's' ? 0 : within.size() - v.text().size(), v.text().size()) == v.text();
         };
         if (!what.is(Value::Kind::list)) return Heap::boolean(matches(what));
@@ -347,12 +351,12 @@ Value Run::searched(const Marked& text, const std::string& name, const Arguments
     if (!step_search(text.text, part)) return Value();
     const auto characters = [](std::string_view s) { return static_cast<int64_t>(character_starts(s).size()) - 1; };
     if (name == "count") {
-        if (part.empty()) return Heap::integer(characters(within) + 1);
+        if (part.empty()) return Heap::integer(ends_before ? 0 : characters(within) + 1);
         int64_t n = 0;
         for (size_t at = within.find(part); at != std::string_view::npos; at = within.find(part, at + part.size())) ++n;
         return Heap::integer(n);
     }
-    const size_t at = name[0] == 'r' ? within.rfind(part) : within.find(part);
+    const size_t at = ends_before ? std::string_view::npos : name[0] == 'r' ? within.rfind(part) : within.find(part);
     if (at != std::string_view::npos)
         return Heap::integer(static_cast<int64_t>(first) + characters(within.substr(0, at)));
     return name == "index" || name == "rindex" ? wrong(name, ": no ", quote(part)) : Heap::integer(-1);

@@ -44,6 +44,7 @@ Marked in_case(Marked text, Case how) {
 
 namespace filter_impl {
 constexpr int64_t kMaxParts = 100000;
+constexpr double kMaxInteger = 9e18;
 
 /// With n digits behind the point.
 std::string fixed(double number, int64_t n) {
@@ -53,10 +54,61 @@ std::string fixed(double number, int64_t n) {
         if (c == ',') c = '.';
     return digits;
 }
+
+/// Moves over Python's digits, which single underscores may divide, and appends them. False if there are none.
+bool take_digits(std::string_view& text, std::string& to) {
+    const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+    size_t n = 0;
+    for (; is_digit(n) || (n > 0 && n < text.size() && text[n] == '_' && is_digit(n + 1)); ++n)
+        if (text[n] != '_') to += text[n];
+    text.remove_prefix(n);
+    return n > 0;
+}
+
+std::string take_sign(std::string_view& text) {
+    const bool minus = !text.empty() && text[0] == '-';
+    if (minus || (!text.empty() && text[0] == '+')) text.remove_prefix(1);
+    return minus ? "-" : "";
+}
+
+/// As Python's int(), within the integers of a template.
+bool read_integer(std::string_view text, int64_t* number) {
+    std::string digits = take_sign(text);
+    if (!take_digits(text, digits) || !text.empty() || std::fabs(json_double(digits)) >= kMaxInteger) return false;
+    *number = std::strtoll(digits.c_str(), nullptr, 10);
+    return true;
+}
+
+/// As Python's float().
+bool read_real(std::string_view text, double* number) {
+    std::string plain = take_sign(text);
+    const std::string name = in_case(Marked(text, false), Case::lower).text;
+    if (name == "inf" || name == "infinity" || name == "nan") {
+        const double value = name == "nan" ? std::nan("") : HUGE_VAL;
+        *number = plain.empty() ? value : -value;
+        return true;
+    }
+    bool given = take_digits(text, plain);
+    if (!text.empty() && text[0] == '.') {
+        plain += given ? "." : "0.";
+        text.remove_prefix(1);
+        given = take_digits(text, plain) || given;
+    }
+    if (given && !text.empty() && (text[0] == 'e' || text[0] == 'E')) {
+        text.remove_prefix(1);
+        plain += 'e' + take_sign(text);
+        given = take_digits(text, plain);
+    }
+    if (given && text.empty()) *number = json_double(plain);
+    return given && text.empty();
+}
 }  // namespace filter_impl
 
 using filter_impl::fixed;
+using filter_impl::kMaxInteger;
 using filter_impl::kMaxParts;
+using filter_impl::read_integer;
+using filter_impl::read_real;
 
 Marked Run::text_argument(const Arguments& args, size_t place, const char* name, const char* absent) {
     const Value* v = args.find(place, name);
@@ -178,7 +230,11 @@ Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
         case Filter::title: return heap.string(in_case(std::move(text), Case::title));
         case Filter::upper: return heap.string(in_case(std::move(text), Case::upper));
         case Filter::indent: return indented(text, args);
-        case Filter::replace: return replaced(text, args);
+        case Filter::replace: {
+            const Value *old = args.find(0, "old"), *by = args.find(1, "new");
+            return replaced(text, old != nullptr ? text_of(*old) : Marked(), by != nullptr ? text_of(*by) : Marked(),
+                            integer_argument(args, 2, "count", -1));
+        }
         case Filter::trim: {
             const bool given = args.find(0, "chars") != nullptr;
             const std::string characters = text_argument(args, 0, "chars").text;
@@ -475,26 +531,26 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
 
 Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
     const Value* absent = args.find(0, "default");
-    if (which == Filter::int_ && integer_argument(args, 1, "base", 10) != 10) return wrong("int: expected the base 10");
+    const bool whole = which == Filter::int_;
+    if (whole && integer_argument(args, 1, "base", 10) != 10) return wrong("int: expected the base 10");
     double number = 0;
     if (v.is_number()) {
         number = v.number();
     } else {
         const std::string text = stripped(text_of(v), nullptr, true, true).text;
-        Json json;
-        if (!Json::parse(text).get(json).ok() || !json.is(Json::Kind::number))
-            return absent != nullptr ? *absent : which == Filter::int_ ? Heap::integer(0) : Heap::real(0);
-        number = json_double(text);
+        int64_t integer = 0;
+        if (whole && read_integer(text, &integer)) return Heap::integer(integer);
+        // Jinja's int takes a text that is a float for its whole part, and one that is not finite for no number.
+        if (!read_real(text, &number) || (whole && !std::isfinite(number)))
+            return absent != nullptr ? *absent : whole ? Heap::integer(0) : Heap::real(0);
     }
-    if (which == Filter::float_) return Heap::real(number);
+    if (!whole) return Heap::real(number);
     if (!v.is(Value::Kind::real) && v.is_number()) return Heap::integer(v.integer);
-    if (!(number > -9e18 && number < 9e18)) return wrong("an integer is too large");
+    if (!(std::fabs(number) < kMaxInteger)) return wrong("an integer is too large");
     return Heap::integer(static_cast<int64_t>(number));
 }
 
-Value Run::replaced(const Marked& text, const Arguments& args) {
-    const Marked old = text_argument(args, 0, "old"), by = text_argument(args, 1, "new");
-    int64_t n_left = integer_argument(args, 2, "count", -1);
+Value Run::replaced(const Marked& text, const Marked& old, const Marked& by, int64_t n_left) {
     if (!step_search(text.text, old.text)) return Value();
     Marked out;
     if (old.text.empty()) {

@@ -109,10 +109,13 @@ class Lexer {
     }
 
     Status comment() {
-        const size_t close = source_.find("#}", at_ + 2);
+        size_t begin = at_ + 2;
+        // A sign belongs to one end only: {#-#} has one in front.
+        if (begin < source_.size() && (source_[begin] == '-' || source_[begin] == '+')) ++begin;
+        const size_t close = source_.find("#}", begin);
         if (close == std::string::npos) return wrong("the comment has no end, expected #}");
-        const bool minus = source_[close - 1] == '-' && close - 1 >= at_ + 2;
-        const bool plus = source_[close - 1] == '+' && close - 1 >= at_ + 2;
+        const char sign = close > begin ? source_[close - 1] : '\0';
+        const bool minus = sign == '-', plus = sign == '+';
         after_tag(close + 2, minus, !plus);
         return {};
     }

@@ -284,7 +284,12 @@ Value Run::evaluate(const Node& n) {
             return failed() ? Value() : Heap::boolean(test(static_cast<Test>(n.code), v, argument));
         }
         case Op::not_: return Heap::boolean(!expression(n.a).truth());
-        case Op::negate: return arithmetic(Binary::subtract, Heap::integer(0), expression(n.a));
+        case Op::negate: {
+            const Value v = expression(n.a);
+            // 0 - 0.0 has lost the sign.
+            return v.is(Value::Kind::real) ? Heap::real(-v.number())
+                                           : arithmetic(Binary::subtract, Heap::integer(0), v);
+        }
         case Op::and_:
         case Op::or_: {
             const Value left = expression(n.a);

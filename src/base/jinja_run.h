@@ -157,7 +157,8 @@ class Run {
     Value attribute(Value of, const Value* name);
     /// [key, value] of each member.
     Value pairs(const Value& map, ListForm form = kList);
-    Value replaced(const Marked& text, const Arguments& args);
+    /// At most n times, or without an end where n is below 0.
+    Value replaced(const Marked& text, const Marked& old, const Marked& by, int64_t n);
     Value indented(const Marked& text, const Arguments& args);
     /// The elements of anything that can be iterated; false after an error.
     bool elements(const Value& v, std::vector<Value>* to);
