@@ -175,7 +175,7 @@ class Information(BaseServer):
     def test_a_connection_closes_where_a_list_says_so(self):
         for options, n_answer in ((b"keep-alive, close", 1), (b"Close", 1), (b"keep-alive, closed", 2)):
             data = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: %s\r\n\r\n" % options
-            answer = self.server.raw(2 * data, shut=n_answer > 1, timeout=5)
+            answer = self.server.raw(2 * data, shut=n_answer > 1, timeout=30)
             self.assertEqual(answer.count(b"HTTP/1.1 200"), n_answer, answer)
 
     def test_http_1_0_has_no_chunks(self):
