@@ -8,8 +8,8 @@
 // Rows that chose the same expert find its weights in the cache; without matrix units, gate and up read them once for
 // two rows. A row sums over its own experts in ascending order of their ids, so its bits do not depend on the others.
 //
-// Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each.
-// moe_sum.comp adds the results of each row, in ascending order of the ids.
+// Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each,
+// whose sizes suit the rows that it has. moe_sum.comp adds the results of each row, in ascending order of the ids.
 #include "list_builder.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/matvec_args.h"

@@ -4,7 +4,7 @@
 //         shape and the number of rows. The bits of a row depend neither on the number of rows nor on the tile sizes.
 //         They differ from those of the matrix-vector kernels.
 // Thread  any.
-// Tests   tests/test_vulkan_gemm.cpp.
+// Tests   tests/test_vulkan_gemm.cpp, test_vulkan_experts.cpp.
 //
 // How a product of many rows is dispatched (shaders/gemm_common.glsl has the buffers, gemm_args.h the arguments):
 //   1. Pack: gemm_pack converts rows from float to halves and applies the norm, if one precedes the products. One
