@@ -102,16 +102,21 @@ TEST_CASE("a cycle of unknown time updates acceptance alone, and its depth is me
     CHECK(r.depth > 2);
 }
 
+/// What a process leaves to the next one in a file.
+static void save_and_load(CycleCost* costs) {
+    std::vector<std::byte> bytes;
+    costs->save(&bytes);
+    *costs = CycleCost();
+    costs->enter(100);
+    REQUIRE(costs->load(bytes).ok());
+}
+
 TEST_CASE("costs that one run leaves to the next do not drift while only plain steps are measured") {
     CycleCost costs;
     costs.enter(100);
     for (int i = 0; i < 30; ++i) costs.observe(0, 1e-3), costs.observe(1, 1.6e-3), costs.observe(3, 2.4e-3);
     for (int i_run = 0; i_run < 20; ++i_run) {
-        std::vector<std::byte> bytes;
-        costs.save(&bytes);
-        costs = CycleCost();
-        costs.enter(100);
-        REQUIRE(costs.load(bytes).ok());
+        save_and_load(&costs);
         for (int i = 0; i < 100; ++i) costs.observe(0, 1e-3 * (1 + std::exp(-i / 4.0)));  // a process starts slowly
         costs.observe(3, i_run % 2 ? 5e-3 : 3.6e-3);                                      // it was not run for long
         costs.observe(0, 1e-3);
@@ -128,11 +133,7 @@ TEST_CASE("a plain step takes no longer than a cycle with drafts, whatever costs
         for (int i = 0; i < 2; ++i) costs.observe(0, 57e-3);  // the machine was busy
         for (int i = 0; i < 3; ++i) costs.observe(1, 10e-3);
         for (int i_run = 0; i_run < 20; ++i_run) {
-            std::vector<std::byte> bytes;
-            costs.save(&bytes);
-            costs = CycleCost();
-            costs.enter(100);
-            REQUIRE(costs.load(bytes).ok());
+            save_and_load(&costs);
             for (int i = 0; i < n_cycle; ++i) costs.observe(i > 0, i > 0 ? 10e-3 : 6e-3);
             CHECK(costs.knows(0));
             CHECK(costs.seconds(0) <= costs.seconds(1) * 1.0001);

@@ -70,14 +70,10 @@ struct List {
     vk::Blocks blocks;
 
     args::ListArgs arguments() const {
-        args::ListArgs a{};
+        args::ListArgs a = blocks.list();
         a.n_expert = n_expert;
         a.n_used = n_used;
         a.n_row = n_row;
-        a.n_size = blocks.n;
-        std::copy(std::begin(blocks.bm), std::end(blocks.bm), a.bm);
-        std::copy(std::begin(blocks.first_entry), std::end(blocks.first_entry), a.first_entry);
-        a.n_entry_max = blocks.n_entry;
         a.from_step = 1;
         return a;
     }
@@ -266,31 +262,6 @@ TEST_CASE("the blocks of a prompt's experts fit into their list, whatever the ro
                                 for (u32 i = 0; i < b.n; i++) CHECK(count[i] <= b.entries(i));
                             }
                         }
-}
-
-TEST_CASE("every block of experts is within the limits of its kernel") {
-    vk::DeviceTraits traits;
-    traits.subgroup_size_control = true;
-    for (const u32 shared : {32768u, 49152u})
-        for (const bool exact : {false, true}) {
-            traits.max_shared_bytes = shared;
-            const vk::Tiling t = vk::tiling(Type::q4_k, 512, 1024);
-            const vk::Blocks b = vk::choose_blocks(traits, true, t, 4096, 8, 256, exact);
-            for (u32 i = 0; i < b.n; i++) {
-                const vk::GemmChoice c =
-                    vk::choose_gemm_experts(traits, true, t, 32768, 256, b.bm[i], true, vk::GemmEpilogue::store, exact);
-                namespace s = vk::spec::gemm_mma;
-                const u32 bm = c.key.constant(s::kGroupM), bn = c.key.constant(s::kGroupN),
-                          n_sub = (bm / c.key.constant(s::kSubgroupM)) * (bn / c.key.constant(s::kSubgroupN));
-                CHECK(bm == b.bm[i]);
-                CHECK(c.bm == bm);
-                CHECK(c.key.group == 32 * n_sub);
-                CHECK(c.key.group <= 256);
-                CHECK(bm * 8 % c.key.group == 0);
-                CHECK(bn * 4 % c.key.group == 0);
-                CHECK((exact ? 2 : 1) * c.key.constant(s::kStages) * 144 * (bm + bn) + 80 * 16 * n_sub <= shared);
-            }
-        }
 }
 
 TEST_CASE("the list of a prompt's experts has each place in one block, of the smallest size that holds the rest") {

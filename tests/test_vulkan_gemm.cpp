@@ -163,6 +163,23 @@ bool all_exact(const Vulkan& v) { return test::deep() || !v.gpu->traits.is_cpu()
 /// Rows to multiply: beyond one tile and not a multiple of it, few enough for a software device.
 uint32_t rows_of(const Vulkan& v) { return v.gpu->traits.is_cpu() ? 19 : 150; }
 
+/// The limits of gemm_mma.comp.
+void check_tile(const vk::GemmChoice& c, bool exact, uint32_t shared) {
+    namespace s = vk::spec::gemm_mma;
+    const uint32_t bm = c.key.constant(s::kGroupM), bn = c.key.constant(s::kGroupN), wm = c.key.constant(s::kSubgroupM),
+                   wn = c.key.constant(s::kSubgroupN), stages = c.key.constant(s::kStages);
+    CHECK(c.bm == bm);
+    CHECK(c.bn == bn);
+    CHECK(c.key.group == 32 * (bm / wm) * (bn / wn));
+    CHECK(c.key.group <= 256);
+    CHECK(bm * 8 % c.key.group == 0);  // units of x and shares of weights are dealt evenly
+    CHECK(bn * 4 % c.key.group == 0);
+    CHECK(wm % 16 == 0);
+    CHECK(wn % 16 == 0);
+    CHECK(c.key.constant(s::kExact) == (exact ? 1 : 0));
+    CHECK((exact ? 2 : 1) * stages * 144 * (bm + bn) + 80 * 16 * (c.key.group / 32) <= shared);
+}
+
 }  // namespace test_gemm
 
 using namespace test_gemm;
@@ -181,23 +198,22 @@ TEST_CASE("every tile size of the prefill product is within the limits of its ke
                     const vk::Tiling t = vk::tiling(Type::q4_k, d_out, 1024);
                     const vk::GemmChoice c =
                         vk::choose_gemm(traits, true, t, n_row, true, vk::GemmEpilogue::store, exact);
-                    namespace s = vk::spec::gemm_mma;
-                    const uint32_t bm = c.key.constant(s::kGroupM), bn = c.key.constant(s::kGroupN),
-                                   wm = c.key.constant(s::kSubgroupM), wn = c.key.constant(s::kSubgroupN),
-                                   stages = c.key.constant(s::kStages);
-                    CHECK(c.bm == bm);
-                    CHECK(c.bn == bn);
-                    CHECK(c.key.group == 32 * (bm / wm) * (bn / wn));
-                    CHECK(c.key.group <= 256);
-                    CHECK(bm * 8 % c.key.group == 0);  // units of x and shares of weights are dealt evenly
-                    CHECK(bn * 4 % c.key.group == 0);
-                    CHECK(wm % 16 == 0);
-                    CHECK(wn % 16 == 0);
-                    CHECK(c.key.constant(s::kExact) == (exact ? 1 : 0));
-                    CHECK((exact ? 2 : 1) * stages * 144 * (bm + bn) + 80 * 16 * (c.key.group / 32) <= shared);
-                    CHECK(c.groups_x(n_row) * bm >= n_row);
-                    CHECK(c.groups_y(t.n_row) * bn >= d_out);
+                    check_tile(c, exact, shared);
+                    CHECK(c.groups_x(n_row) * c.bm >= n_row);
+                    CHECK(c.groups_y(t.n_row) * c.bn >= d_out);
                 }
+    for (const uint32_t shared : {32768u, 49152u})
+        for (const bool exact : {false, true}) {
+            traits.max_shared_bytes = shared;
+            const vk::Tiling t = vk::tiling(Type::q4_k, 512, 1024);
+            const vk::Blocks b = vk::choose_blocks(traits, true, t, 4096, 8, 256, exact);
+            for (uint32_t i = 0; i < b.n; i++) {
+                const vk::GemmChoice c =
+                    vk::choose_gemm_experts(traits, true, t, 32768, 256, b.bm[i], true, vk::GemmEpilogue::store, exact);
+                CHECK(c.bm == b.bm[i]);
+                check_tile(c, exact, shared);
+            }
+        }
 }
 
 TEST_CASE("without matrix units few rows, and experts of few rows, take small workgroups") {

@@ -35,28 +35,6 @@ void add_constraint(CLI::App& command, ConstraintFlags& o) {
     regex->excludes(tools);
 }
 
-/// The elements of a valid JSON array as they are written: a parser would round numbers beyond 64 bits or 17 digits.
-static std::vector<std::string> elements_of(const std::string& array) {
-    std::vector<std::string> out;
-    size_t depth = 0, first = 0;
-    bool in_text = false;
-    for (size_t i = 0; i < array.size(); ++i) {
-        const char c = array[i];
-        if (in_text) {
-            if (c == '\\') ++i;
-            in_text = c != '"';
-            continue;
-        }
-        in_text = c == '"';
-        const bool closes = c == ']' || c == '}';
-        if ((closes && depth == 1) || (c == ',' && depth == 1)) out.push_back(array.substr(first, i - first));
-        if (c == '[' || c == '{') ++depth;
-        if (closes) --depth;
-        if (depth == 1 && (c == ',' || first == 0)) first = i + 1;
-    }
-    return out;
-}
-
 Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
     to->clear();
     if (o.tools.empty())
@@ -64,13 +42,18 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
                    ? Status()
                    : Status(Code::bad_argument, "--tool-choice chooses among tools; give --tools FILE");
     std::string text;
-    const Status s = read_document(o.tools).get(text);
+    Status s = read_document(o.tools).get(text);
     if (!s.ok()) return s;
     const nlohmann::ordered_json all = nlohmann::ordered_json::parse(text, nullptr, false);
     if (!all.is_array() || all.empty())
         return Status(Code::bad_argument, "'" + o.tools + "' is " + (all.is_array() ? "an empty" : "not a") +
                                               " JSON array of tools, expected [{\"type\": \"function\", ...}, ...]");
-    *to = elements_of(text);
+    // The library keeps numbers as they are written: a tool of `all` has rounded those beyond 64 bits or 17 digits.
+    auspex::ChatRequest request;
+    s = auspex::ChatRequest::from_json("{\"messages\": [], \"tools\": " + text.substr(text.find('[')) + "}")
+            .get(request);
+    if (!s.ok()) return Status(s.code, "'" + o.tools + "': " + s.text);
+    *to = std::move(request.tools);
     return {};
 }
 

@@ -288,14 +288,10 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
         shared_gemm(gate, c, a, buffers_.halves, b.shared_halves, "gate+up");
     }
     route(d, pass);
-    args::ListArgs list{};
+    args::ListArgs list = blocks.list();
     list.n_expert = m.n_expert;
     list.n_used = m.n_used;
     list.n_row = n_row;
-    list.n_size = blocks.n;
-    std::copy(std::begin(blocks.bm), std::end(blocks.bm), list.bm);
-    std::copy(std::begin(blocks.first_entry), std::end(blocks.first_entry), list.first_entry);
-    list.n_entry_max = blocks.n_entry;
     list.from_step = 1;
     uses({{id(kStep), id(kMoeChoice)}, {id(kMoeList)}});
     dispatch(key_of("moe_list", traits_.max_group_invocations >= 1024 && !traits_.is_cpu() ? 1024 : 256),

@@ -26,6 +26,9 @@
 #include "repack.h"
 #include "shader.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -216,6 +219,15 @@ struct Blocks {
     uint32_t bm[args::kListSizes] = {}, first_entry[args::kListSizes] = {};
     /// Entries of size i at most.
     uint32_t entries(uint32_t i) const { return (i + 1 < n ? first_entry[i + 1] : n_entry) - first_entry[i]; }
+    /// For moe_list, apart from the rows and their experts.
+    args::ListArgs list() const {
+        args::ListArgs a{};
+        a.n_size = n;
+        std::copy(std::begin(bm), std::end(bm), a.bm);
+        std::copy(std::begin(first_entry), std::end(first_entry), a.first_entry);
+        a.n_entry_max = n_entry;
+        return a;
+    }
 };
 
 /// The kernel for n_place rows, sorted by expert, each multiplied by the matrix `t` of its expert. All rows of a
@@ -234,6 +246,7 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
     GemmChoice c;
     for (const tune_gemm_impl::Tile& tile : tune_gemm_impl::block_tiles(traits, exact))
         if (tile.bm == bm) tune_gemm_impl::set_size(&c, traits, tile, t, scaled, epilogue, true, exact);
+    AUSPEX_ASSERT(!c.key.shader.empty());  // bm is one of choose_blocks()
     return c;
 }
 
