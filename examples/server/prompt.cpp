@@ -150,7 +150,7 @@ const std::string* find_text(const Json& object, const char* key) {
     return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
 }
 
-/// Unless one of them belongs to none of the calls.
+/// Puts results into the order of their calls. If one belongs to no call, all stay where they are.
 void sort_results(Json::iterator begin, Json::iterator end, const Places& places) {
     std::vector<std::pair<size_t, Json>> sorted;
     for (auto one = begin; one != end; ++one) {

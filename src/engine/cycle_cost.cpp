@@ -178,9 +178,9 @@ void CycleCost::forget_outliers(uint32_t depth) {
 
 bool CycleCost::young() const { return loaded_ && n_cycle_ < cycle_cost_impl::kYoung; }
 
-/// Nor does a plain step take longer than a cycle with drafts. While ratios stay as they were loaded, one that an
-/// earlier process left too high would be kept for good by processes that end this early. It stays known: all depths
-/// are compared with it.
+/// A plain step takes no longer than a cycle with drafts. A loaded ratio stays as it is for kYoung cycles, so one that
+/// is too high would survive any number of shorter processes. It is lowered and not forgotten: all depths are compared
+/// with it.
 void CycleCost::bound_plain(uint32_t depth) {
     Ratio& plain = bucket_[current_].ratio[0];
     if (young() && plain.n > 0) plain.log = std::min(plain.log, bucket_[current_].ratio[depth].log);

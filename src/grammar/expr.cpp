@@ -513,7 +513,7 @@ bool ExprPool::live(ExprId e) {
     return result;
 }
 
-/// Searches where the shortest text may be first: by the bytes so far and those that each part still needs.
+/// Searches for the shortest text first: a place counts the bytes up to it and the fewest that may follow.
 bool ExprPool::search(ExprId e) {
     if (nodes_[e].nullable) {
         live_[e] = 1;
@@ -523,7 +523,7 @@ bool ExprPool::search(ExprId e) {
     std::vector<size_t> from{0};
     std::vector<uint32_t> depth{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
-    // Of texts that may be equally long, the one of which the least is missing comes first.
+    // Among texts that may be equally long, the one that lacks the fewest bytes comes first.
     using Open = std::pair<uint64_t, size_t>;
     std::vector<Open> open{{0, 0}};
     const auto matches_something = [&](size_t at) {

@@ -60,8 +60,7 @@ struct KvShape {
 };
 
 /// The shape of every KV slot, by SlotId; n_ring is 0 for other slots and for those that `options` leave out. A window
-/// of n_context rows or more is no window. If the model declares a narrower one, that is used
-/// without sinks.
+/// of n_context rows or more is no window. If the model declares a narrower one, that is used without sinks.
 ///
 /// errors    bad_argument: sinks beyond kMaxSinks, options of a wrong length.
 ///           unsupported: a type that is no KV format, or heads that are not whole blocks of it.
