@@ -473,6 +473,45 @@ TEST_CASE("where the memory that the host reads is not coherent, nothing of an e
     CHECK(texts[0] == texts[1]);
 }
 
+TEST_CASE("on a GPU with memory of its own a plan counts what others hold, and drafting apart from checkpoints") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    const Shape discrete{"discrete", nullptr,
+                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
+    heaps = TwoHeaps();
+    heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
+    {
+        const vk::OpenDeviceRef opened = open_shape(discrete).value();
+        CHECK_FALSE(opened->gpu->traits.device_mapped);
+        Device device = cpu_device();
+        device.impl()->machine = vk::make_backend(opened);
+        const Model model = load_model(device, bytes);
+        SessionOptions options;
+        options.n_context = 256;
+        options.n_ubatch = 32;
+        options.draft.source = Draft::mtp;
+        const MemoryPlan kept = Session::plan(model, options).value();
+        options.checkpoint_bytes = 0;
+        const MemoryPlan plan = Session::plan(model, options).value();
+        CHECK(kept.session_bytes > plan.session_bytes + kept.checkpoint_bytes);  // a buffer beside them
+        CHECK(kept.draft_session_bytes == plan.draft_session_bytes);
+        CHECK(plan.draft_session_bytes > 0);
+
+        // Most of such a session is in the host's memory, and the limit is for all.
+        const uint64_t limit = plan.total_bytes - plan.pinned_bytes + plan.session_bytes / 2;
+        opened->gpu->memory_limit_bytes = device.impl()->options.memory_limit_bytes = limit;
+        const Session first = open(model, options);
+        const MemoryPlan second = Session::plan(model, options).value();
+        CHECK(second.limit_bytes < limit);
+        CHECK_FALSE(second.fits);
+        const Status create = Session::create(model, options).status();
+        CHECK(create.code == Code::out_of_memory);
+        CHECK_MESSAGE(create.text.find("memory_limit_bytes less what others hold is ") != std::string::npos,
+                      create.message());
+    }
+    heaps = TwoHeaps();
+}
+
 TEST_CASE("a context whose keys one binding cannot see is refused in the same words by plan and create") {
     if (!gpu_device()) return;
     const Shape small{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};

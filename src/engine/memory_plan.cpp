@@ -153,7 +153,8 @@ uint64_t limit_of(const Model::Impl& model) {
     for (const MemoryItem& i : items)
         if (i.place != MemoryPlace::file && i.place != MemoryPlace::pinned) held += i.bytes;
     if (left >= UINT64_MAX - held) return given;
-    return given != 0 ? std::min(given, left + held) : left + held;
+    const uint64_t limit = given != 0 ? std::min(given, left + held) : left + held;
+    return std::max<uint64_t>(limit, 1);  // nothing is left: 0 would say that the limit is not known
 }
 
 /// Items and sums of one set of options.
@@ -257,7 +258,8 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
     return trunk;
 }
 
-/// Sets the draft_*_bytes of `m`: the difference to a plan without drafting.
+/// Sets the draft_*_bytes of `m`: the difference to a plan without drafting. Both sessions without checkpoints, which
+/// have a budget of their own and may need a buffer beside it.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
     Plan bare;
     AUSPEX_TRY(without_mtp(model, &bare));
@@ -266,13 +268,14 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     m->draft_weight_bytes = m->weight_bytes + m->file_bytes;
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
-    o.draft.source = Draft::off;
+    MemoryPlan on, off;
     o.checkpoint_bytes = 0;
+    AUSPEX_TRY(measure(model, model.plan, o).get(on));
+    o.draft.source = Draft::off;
     o.kv_budget_bytes = 0;  // keep the windows: a budget would give the trunk the memory of drafting
     o.windows = trunk_windows(model.plan, m->windows);
-    MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
-    m->draft_session_bytes = m->session_bytes - m->checkpoint_bytes - off.session_bytes;
+    m->draft_session_bytes = on.session_bytes - off.session_bytes;
     return {};
 }
 
