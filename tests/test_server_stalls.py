@@ -1,14 +1,47 @@
 """The server beside clients that are slow, send much or take nothing, and how it ends. See server_rig.py."""
+import errno
 import json
+import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 from server_rig import SERVER, Server
+
+#: accept() fails once with the number in the file that FAIL_ONCE names.
+FAIL_ONCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+static int fails(void) {
+    const char* path = getenv("FAIL_ONCE");
+    FILE* f = fopen(path, "r");
+    int number = 0;
+    if (!f) return 0;
+    if (fscanf(f, "%d", &number) != 1) number = 0;
+    fclose(f);
+    remove(path);
+    errno = number;
+    return number != 0;
+}
+int accept(int fd, struct sockaddr* from, socklen_t* n) {
+    return fails() ? -1 : ((int (*)(int, struct sockaddr*, socklen_t*))dlsym(RTLD_NEXT, "accept"))(fd, from, n);
+}
+int accept4(int fd, struct sockaddr* from, socklen_t* n, int flags) {
+    return fails() ? -1
+                   : ((int (*)(int, struct sockaddr*, socklen_t*, int))dlsym(RTLD_NEXT, "accept4"))(fd, from, n, flags);
+}
+"""
 
 
 class SlowClients(unittest.TestCase):
@@ -142,6 +175,52 @@ class SlowClients(unittest.TestCase):
                 self.assertLess(time.time() - start, 30)
         finally:
             self.assertEqual(server.stop()[0], 0)
+
+
+@unittest.skipUnless(shutil.which("gcc"), "needs gcc")
+class Accepting(unittest.TestCase):
+    def setUp(self):
+        with open(SERVER, "rb") as f:
+            if b"AddressSanitizer" in f.read():
+                self.skipTest("sanitizers must be loaded before all other libraries")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        source, library, self.path = (os.path.join(folder.name, name) for name in ("fail.c", "fail.so", "fail"))
+        with open(source, "w") as f:
+            f.write(FAIL_ONCE)
+        subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True, timeout=60)
+        with mock.patch.dict(os.environ, {"LD_PRELOAD": library, "FAIL_ONCE": self.path}):
+            self.server = Server("--ctx", 2048, "--temp", 2, "--draft", "off")
+        self.addCleanup(self.server.process.kill)  # where a test fails
+
+    def fail_once(self, number):
+        with open(self.path + ".new", "w") as f:
+            f.write(str(number))
+        os.rename(self.path + ".new", self.path)
+
+    def test_one_that_fails_is_tried_again(self):
+        """The server once took no connection any more, without a word."""
+        with self.server.open_stream("/v1/completions", {"prompt": "Hello", "max_tokens": 200, "seed": 3}) as s:
+            data = s.recv(65536)
+            for number in (errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE):
+                self.fail_once(number)
+                self.assertEqual(self.server.get("/health").status, 200)
+                self.assertFalse(os.path.exists(self.path))
+            while b"[DONE]" not in data:
+                part = s.recv(65536)
+                self.assertTrue(part, data)
+                data += part
+        code, log = self.server.stop()
+        self.assertEqual(code, 0, log)
+        self.assertEqual(log.count("cannot accept a connection now, trying again: Too many open files"), 1, log)
+
+    def test_a_socket_that_is_lost_ends_the_server_with_an_error(self):
+        self.fail_once(errno.EBADF)
+        with socket.create_connection(("127.0.0.1", self.server.port)):
+            self.server.process.wait(timeout=60)
+        code, log = self.server.stop()
+        self.assertEqual(code, 1, log)
+        self.assertIn("no connection can be accepted any more: Bad file descriptor", log)
 
 
 class Ending(unittest.TestCase):

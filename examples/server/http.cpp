@@ -1,5 +1,6 @@
 #include "http.h"
 
+#include <fcntl.h>
 #include <httplib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -23,6 +24,8 @@ namespace {
 
 constexpr size_t kMaxThreads = 1024;
 constexpr size_t kMaxPathBytes = 1024;
+constexpr int kAcceptPauseMs = 100;        ///< after the system could not give a connection
+constexpr double kAcceptNoteSeconds = 60;  ///< at least, between two notes about that
 
 /// The connection that this thread serves: cpp-httplib does not give it to the handlers.
 thread_local Connection* t_connection = nullptr;
@@ -41,10 +44,10 @@ void take_all(int event_fd) {
 
 /// A thread for each connection: one that streams holds its thread for minutes, and must not keep others waiting.
 /// Where all are taken an idle connection ends for one that waits; crowd_fd counts these.
-class Threads final : public httplib::TaskQueue {
+class Threads {
   public:
     explicit Threads(int crowd_fd) : crowd_fd_(crowd_fd) {}
-    void enqueue(std::function<void()> task) override {
+    void add(std::function<void()> task) {
         std::unique_lock<std::mutex> lock(mutex_);
         waiting_.push_back(std::move(task));
         if (n_live_ >= kMaxThreads) return add_one(crowd_fd_);
@@ -60,7 +63,8 @@ class Threads final : public httplib::TaskQueue {
             if (alone) work();
         }
     }
-    void shutdown() override {
+    /// Returns once all have ended.
+    void wait() {
         std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return n_live_ == 0; });
     }
@@ -155,11 +159,49 @@ struct HttpServer::Impl final : httplib::Server {
     HttpOptions options;
     HttpServer::Handler check, handle;
     HttpServer::Refusal error;
-    int stop_fd = -1, crowd_fd = -1;
+    const int stop_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const int crowd_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+    int listen_fd = -1;
+    Threads threads{crowd_fd};
     std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
     std::atomic<size_t> n_bodies{0};  ///< bytes of the bodies that are held
 
-    int listening() const { return svr_sock_; }
+    /// The socket that cpp-httplib has bound, made ready for take_connections().
+    void begin_listening() {
+        listen_fd = svr_sock_;
+        ::fcntl(listen_fd, F_SETFL, ::fcntl(listen_fd, F_GETFL) | O_NONBLOCK);
+        // cpp-httplib lets five connections wait, which a page or an agent exceeds; more time out before they are
+        // accepted.
+        ::listen(listen_fd, SOMAXCONN);
+    }
+
+    /// cpp-httplib breaks off streams that still run.
+    void end_streams() { svr_sock_ = INVALID_SOCKET; }
+
+    /// Until the server stops. cpp-httplib's own loop would end with the first connection that cannot be accepted, as
+    /// when the system has no descriptor or no memory left for it. errors: io_error: the socket cannot be used.
+    Status take_connections() {
+        for (double next_note = 0;;) {
+            pollfd fds[2] = {{listen_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
+            ::poll(fds, 2, -1);
+            if (fds[1].revents != 0) return {};
+            const int fd = ::accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC);
+            if (fd >= 0) {
+                threads.add([this, fd] { process_and_close_socket(fd); });
+                continue;
+            }
+            const int error = errno;
+            if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ECONNABORTED) continue;
+            if (error == EBADF || error == EINVAL || error == ENOTSOCK)
+                return Status(cli::Code::io_error,
+                              std::string("no connection can be accepted any more: ") + std::strerror(error));
+            if (cli::now() >= next_note) {
+                cli::note(std::string("cannot accept a connection now, trying again: ") + std::strerror(error));
+                next_note = cli::now() + kAcceptNoteSeconds;
+            }
+            ::poll(fds + 1, 1, kAcceptPauseMs);
+        }
+    }
 
     bool process_and_close_socket(socket_t fd) override {
         Connection c(fd, stop_fd, crowd_fd, options);
@@ -360,9 +402,6 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.check = std::move(check);
     s.handle = std::move(handle);
     s.error = std::move(error);
-    s.stop_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s.crowd_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
-    s.new_task_queue = [&s] { return new Threads(s.crowd_fd); };
     s.set_tcp_nodelay(true);
     s.set_socket_options([](socket_t fd) {  // its own would let a second server share the port
         const int on = 1;
@@ -406,24 +445,27 @@ Status HttpServer::bind(int* port) {
         *port = impl_->bind_to_any_port(o.host);
     else if (!impl_->bind_to_port(o.host, o.port))
         *port = -1;
-    // cpp-httplib lets five connections wait, which a page or an agent exceeds; more time out before they are accepted.
-    if (*port > 0) ::listen(impl_->listening(), SOMAXCONN);
-    if (*port > 0) return {};
+    if (*port > 0) {
+        impl_->begin_listening();
+        return {};
+    }
     return Status(cli::Code::io_error, "cannot listen on " + o.host + ":" + std::to_string(o.port) + ": " +
                                            (errno ? std::strerror(errno) : "the address is none of this host") +
                                            "; choose another --port or --host");
 }
 
-void HttpServer::listen() { impl_->listen_after_bind(); }
+void HttpServer::listen(const std::function<void(const Status&)>& failed) {
+    const Status s = impl_->take_connections();
+    ::close(impl_->listen_fd);  // clients that come now are refused
+    if (!s.ok()) failed(s);
+    impl_->threads.wait();
+}
 
 void HttpServer::stop() {
     add_one(impl_->stop_fd);
-    // Before its first connection cpp-httplib would not notice; and it would leave out what a stream says at its end.
-    const auto waits = [&](int i) {
-        return (i < 1000 && !impl_->is_running()) || (i < 5000 && impl_->n_answering > 0);
-    };
-    for (int i = 0; waits(i); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    impl_->Server::stop();
+    // Streams say something at their end.
+    for (int i = 0; i < 5000 && impl_->n_answering > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    impl_->end_streams();
 }
 
 }  // namespace server

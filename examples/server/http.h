@@ -72,8 +72,10 @@ class HttpServer {
     ~HttpServer();
     /// Takes the port, and tells which one it is. errors: io_error: it is in use, or the address is none of this host.
     Status bind(int* port);
-    /// Serves until stop(); returns once every connection is closed.
-    void listen();
+    /// Serves until stop(); returns once every connection is closed. A connection that cannot be accepted is tried
+    /// again.
+    /// failed    called if no further connection can be accepted; those that there are go on.
+    void listen(const std::function<void(const Status&)>& failed);
     /// thread    any, once bind() has succeeded.
     void stop();
 

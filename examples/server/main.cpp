@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "command.h"
@@ -192,7 +193,7 @@ int serve(ServeOptions o) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGUSR1);  // the model could not be loaded
+    sigaddset(&signals, SIGUSR1);  // the server cannot go on
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
@@ -216,23 +217,30 @@ int serve(ServeOptions o) {
     const std::string host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
     s = cli::print("http://" + host + ":" + std::to_string(port) + "\n");
     if (!s.ok()) return cli::report(s);
-    std::thread listener([&] { http.listen(); });
-    Status loaded;
-    const pthread_t waiting = pthread_self();
-    engine.start([&](const Status& status) {
-        loaded = status;
-        if (!status.ok()) {
-            pthread_kill(waiting, SIGUSR1);
-            return;
-        }
-        tell_ready(engine, service.alias, o.engine.place.model);
+    std::mutex mutex;
+    Status failure;  // the first one, of the engine or the listener
+    const auto end_with = [&, waiting = pthread_self()](const Status& why) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (failure.ok()) failure = why;
+        pthread_kill(waiting, SIGUSR1);
+    };
+    std::thread listener([&] { http.listen(end_with); });
+    engine.start([&](const Status& loaded) {
+        if (loaded.ok())
+            tell_ready(engine, service.alias, o.engine.place.model);
+        else
+            end_with(loaded);
     });
     int received = 0;
     while (sigwait(&signals, &received) != 0) {
     }
     if (received != SIGUSR1) cancel_loading();
     const Status stopped = engine.stop();
-    const int code = cli::report(received == SIGUSR1 ? loaded : stopped);
+    int code = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        code = cli::report(received == SIGUSR1 ? failure : stopped);
+    }
     // The thread of a connection may compute for minutes, or write to a stderr that nobody reads.
     std::promise<void> closed;
     std::thread deadline([&] {
