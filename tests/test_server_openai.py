@@ -4,10 +4,8 @@ import math
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -539,40 +537,6 @@ class LostDevice(BaseServer):
         finally:
             resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.check()
-
-
-class Slots(unittest.TestCase):
-    def test_a_slot_is_saved_and_restored(self):
-        folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, folder)
-        prompt = {"prompt": "pump valve sensor " * 50, "max_tokens": 4, "temperature": 0}
-        for turn in range(2):
-            server = Server("--ctx", 1024, "--slot-save-path", folder)
-            try:
-                if turn:
-                    answer = server.post("/slots/0?action=restore", {"filename": "a.bin"})
-                    self.assertEqual((answer.status, answer.json["n_restored"]), (200, saved["n_saved"]), answer.body)
-                usage = server.post("/v1/completions", prompt).json["usage"]
-                n_cached = usage["prompt_tokens_details"]["cached_tokens"]
-                self.assertGreater(n_cached, 100) if turn else self.assertEqual(n_cached, 0)
-                saved = server.post("/slots/0?action=save", {"filename": "a.bin"}).json
-                self.assertGreater(saved["n_written"], 0)
-                for name in ("../a", "/etc/passwd", "", ".hidden", "a/b", "a\0b", 3, None, "x" * 200):
-                    self.assertEqual(server.post("/slots/0?action=save", {"filename": name}).status, 400, name)
-                self.assertEqual(server.post("/slots/0?action=restore", {"filename": "missing"}).status, 404)
-                self.assertEqual(server.post("/slots/1?action=save", {"filename": "a"}).status, 404)
-                self.assertEqual(server.post("/slots/0?action=burn", {}).status, 400)
-                self.assertGreater(server.request("POST", "/slots/0?action=erase").json["n_erased"], 0)
-            finally:
-                self.assertEqual(server.stop()[0], 0)
-        self.assertEqual(os.listdir(folder), ["a.bin"])
-
-    def test_saving_needs_a_folder(self):
-        server = Server("--ctx", 256)
-        answer = server.post("/slots/0?action=save", {"filename": "a"})
-        self.assertEqual(server.stop()[0], 0)
-        self.assertEqual((answer.status, answer.json["error"]["type"]), (400, "not_supported_error"))
-        self.assertIn("--slot-save-path", answer.body)
 
 
 class Bench(BaseServer):

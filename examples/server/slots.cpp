@@ -1,8 +1,9 @@
 // server/slots: the one slot, and saving it to a file.
 //
-// Tests   tests/test_server_openai.py
+// Tests   tests/test_server_slots.py
 #include <cctype>
 #include <filesystem>
+#include <fstream>
 
 #include "service.h"
 
@@ -77,9 +78,24 @@ Failure read_filename(Service& s, const HttpRequest& r, std::string* path) {
     return {};
 }
 
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+/// The folder may hold files of the user, even the model that is served: saving replaces nothing but saved
+/// conversations, damaged ones included.
+Failure check_replaceable(const std::string& path) {
+    constexpr std::string_view kMagic = "auspexL1";  // of Session::save()
+    std::error_code unknown;
+    if (!std::filesystem::exists(path, unknown)) return {};
+    char head[kMagic.size()] = {};
+    std::ifstream(path, std::ios::binary).read(head, sizeof head);
+    if (std::string_view(head, sizeof head) == kMagic) return {};
+    return bad_request("'" + name_of(path) + "' is no saved conversation; choose another name");
+}
+
 Failure save(Service& s, const HttpRequest& r, Json* to) {
     std::string path;
     Failure failure = read_filename(s, r, &path);
+    if (failure.ok()) failure = check_replaceable(path);
     if (!failure.ok()) return failure;
     const double start = cli::now();
     size_t n_saved = 0;
@@ -88,7 +104,7 @@ Failure save(Service& s, const HttpRequest& r, Json* to) {
         n_saved = session.history().size();
         return session.save(path.c_str()).get(report);
     });
-    (*to)["filename"] = path.substr(path.rfind('/') + 1);
+    (*to)["filename"] = name_of(path);
     (*to)["n_saved"] = n_saved;
     (*to)["n_written"] = report.written_bytes;
     (*to)["timings"] = {{"save_ms", (cli::now() - start) * 1e3}};
@@ -102,7 +118,7 @@ Failure restore(Service& s, const HttpRequest& r, Json* to) {
     const double start = cli::now();
     auspex::SessionFile file;
     failure = run(s, r, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
-    (*to)["filename"] = path.substr(path.rfind('/') + 1);
+    (*to)["filename"] = name_of(path);
     (*to)["n_restored"] = file.n_token;
     std::error_code unknown;
     (*to)["n_read"] = failure.ok() ? std::filesystem::file_size(path, unknown) : 0;
