@@ -427,6 +427,9 @@ class BadInput(BaseServer):
         """Neither their number nor their depth may cost more than reading them; 40 000 once took ten seconds."""
         many = {f"{i:05}": 0 for i in range(40000)}
         self.ok(self.server.post(CHAT, {**HELLO, "chat_template_kwargs": many}, timeout=8))
+        wide = {f"{i:x}": 0 for i in range(100000)}
+        message = {"messages": [{**HELLO["messages"][0], **wide}], "max_tokens": 1}
+        self.ok(self.server.post(CHAT, json.dumps(message, separators=(",", ":")), timeout=20))
         nested = "[" + "0," * 300000 + "0]"
         for _ in range(250):
             nested = '{"a":' + nested + ',"b":0}'

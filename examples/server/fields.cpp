@@ -128,8 +128,6 @@ class Builder final : public nlohmann::json_sax<Json> {
     }
 
   private:
-    using Members = std::vector<std::pair<const std::string, Json>>;  // the base class of Json::object_t
-
     /// An object or a list whose end was not read yet.
     struct Open {
         explicit Open(Json* v) : value(v) {}

@@ -11,6 +11,8 @@
 namespace server {
 
 using Json = nlohmann::ordered_json;  // keeps the order of members: a tool's text is part of the prompt
+/// The base class of Json::object_t: its operator[] and find() pass all members, these do not.
+using Members = std::vector<std::pair<const std::string, Json>>;
 using cli::Code;
 using cli::Result;
 using cli::Span;

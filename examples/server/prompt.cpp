@@ -134,10 +134,12 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     // Others are the template's: tool_call_id, name of a speaker or of a function.
     const char* const read[] = {"role",    "content", "reasoning_content", "reasoning",
                                 "refusal", "audio",   "tool_calls",        "function_call"};
+    Members& all = to->get_ref<Json::object_t&>();
+    all.reserve(all.size() + from.size());
     for (const auto& m : from.items()) {
         if (std::find(std::begin(read), std::end(read), m.key()) != std::end(read)) continue;
         fields.keep(check_depth(m.value(), kMaxValueDepth, path + "." + m.key()));
-        (*to)[m.key()] = m.value();
+        all.emplace_back(m.key(), m.value());  // no two of its names are the same: operator[] would look for each
     }
     return failure;
 }
