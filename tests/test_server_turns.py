@@ -53,6 +53,9 @@ class Turns(BaseServer):
         s.recv(1)
         self.ok(self.server.post(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}))
         self.assertTrue(self.server.get("/slots").json[0]["is_processing"])
+        self.drain(s)
+
+    def drain(self, s):
         rest = b""
         while b"[DONE]" not in rest:
             part = s.recv(65536)
@@ -83,19 +86,43 @@ class Turns(BaseServer):
         self.server.wait_idle()
         self.ok(self.server.post(TEXT, {**LONG, "max_tokens": 3}))
 
+    def wait_for(self, n_waiting):
+        start = time.time()
+        while self.server.metric("llamacpp:requests_deferred") != n_waiting:
+            self.assertLess(time.time(), start + 120)
+            time.sleep(0.01)
+
+    def test_a_short_request_does_not_wait_for_work_on_the_slot(self):
+        """That work waits for the reply before it, and once made all others wait for that, too."""
+        other = {"prompt": "2026-03-14 08:00", "max_tokens": 400}
+        alone = self.ok(self.server.post(TEXT, other))["choices"]
+        no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
+        running = self.server.open_stream(TEXT, {**LONG, "logit_bias": no_end})
+        while self.server.get("/slots").json[0]["next_token"][0]["n_decoded"] < 100:
+            time.sleep(0.01)
+        erased, interrupted = [], []
+        slot = threading.Thread(target=lambda: erased.append(self.server.post("/slots/0?action=erase", {})))
+        slot.start()
+        self.wait_for(1)
+        self.ok(self.server.post(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}))
+        self.assertEqual(erased, [])
+        after = threading.Thread(target=lambda: interrupted.append(self.server.post(TEXT, other)))
+        after.start()
+        self.wait_for(2)
+        self.drain(running)
+        slot.join()
+        after.join()
+        self.assertGreater(self.ok(erased[0])["n_erased"], 100)  # rows of the reply that was before it
+        self.assertEqual(self.ok(interrupted[0])["choices"], alone)
+
     def test_work_on_the_slot_is_dropped_when_its_client_leaves(self):
-        def wait_for(n_waiting):
-            start = time.time()
-            while self.server.metric("llamacpp:requests_deferred") != n_waiting:
-                self.assertLess(time.time(), start + 120)
-                time.sleep(0.01)
         running = self.server.open_stream(TEXT, {**LONG, "n": 16})
         running.recv(1)
         leaving = [self.server.open_stream("/slots/0?action=erase", {}) for _ in range(2)]
-        wait_for(2)
+        self.wait_for(2)
         for s in leaving:
             s.close()
-        wait_for(0)
+        self.wait_for(0)
         self.assertTrue(self.server.get("/slots").json[0]["is_processing"])
         running.close()
         self.server.wait_idle()
@@ -104,7 +131,7 @@ class Turns(BaseServer):
         running.recv(1)
         half = self.server.open_stream("/slots/0?action=erase", {})
         half.shutdown(socket.SHUT_WR)
-        wait_for(1)
+        self.wait_for(1)
         running.close()
         answer = b""
         while part := half.recv(65536):

@@ -161,7 +161,13 @@ void Engine::begin_turn(double switch_s) {
 bool Engine::is_turn_over() const {
     if (options_.turn_ms == 0 || cli::now() - turn_start_ < turn_s_) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
-    return !queue_.empty() && queue_.front()->takes_turns();
+    return std::any_of(queue_.begin(), queue_.end(), [this](const auto& t) { return may_run(*t); });
+}
+
+/// A task that takes no turns must find the session as the requests before it leave it.
+bool Engine::may_run(const Task& task) const {
+    const auto is_earlier = [&](const std::shared_ptr<Task>& t) { return t && t->number < task.number; };
+    return task.takes_turns() || !(is_earlier(current_) || std::any_of(queue_.begin(), queue_.end(), is_earlier));
 }
 
 Status Engine::read_prompt(const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
@@ -183,21 +189,15 @@ bool Engine::goes_on_with_prompt() {
     return stop_prompt_ != Stop::stopped;
 }
 
-/// Behind the others that wait, but before the first task that takes no turns: that task must find the session as the
-/// requests before it leave it.
-void Engine::queue_again(std::shared_ptr<Task> task) {
-    const auto at = std::find_if(queue_.begin(), queue_.end(), [](const auto& t) { return !t->takes_turns(); });
-    queue_.insert(at, std::move(task));
-}
-
 void Engine::work() {
     Worker worker = this->worker();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return state_ == State::stopping || !queue_.empty(); });
         if (state_ == State::stopping) break;
-        current_ = queue_.front();
-        queue_.pop_front();
+        const auto next = std::find_if(queue_.begin(), queue_.end(), [this](const auto& t) { return may_run(*t); });
+        current_ = *next;  // the earliest of all may always run
+        queue_.erase(next);
         const std::shared_ptr<Task> task = current_;
         session_.cancel(task->cancelled);
         if (!task->has_begun) ++counters_.n_task;
@@ -218,7 +218,7 @@ void Engine::work() {
         current_.reset();
         if (!complete) {
             ++counters_.n_turn;
-            queue_again(task);
+            queue_.push_back(task);
         }
     }
     lock.unlock();
@@ -290,6 +290,7 @@ Failure Engine::submit(std::shared_ptr<Task> task) {
         return unavailable(std::to_string(queue_.size()) +
                            " requests wait already, which is the limit; try later, or "
                            "start the server with a larger --queue");
+    task->number = ++n_submitted_;
     queue_.push_back(std::move(task));
     changed_.notify_all();
     return {};

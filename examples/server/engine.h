@@ -84,9 +84,9 @@ class Engine {
     Worker worker();
     void begin_turn(double switch_s);
     bool is_turn_over() const;
+    bool may_run(const Task& task) const;
     Status read_prompt(const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped);
     bool goes_on_with_prompt();
-    void queue_again(std::shared_ptr<Task> task);
     void fail_waiting();
     /// On stderr: which rows each reply took, and why.
     static void tell_rows(const Generation& task);
@@ -113,6 +113,7 @@ class Engine {
     State state_ = State::loading;
     std::string why_;  ///< it failed
     std::deque<std::shared_ptr<Task>> queue_;
+    uint64_t n_submitted_ = 0;
     std::shared_ptr<Task> current_;
     Counters counters_;
 };

@@ -140,6 +140,7 @@ class Generation::Reply {
 
     Status pause() {
         std::vector<ReplyEvent> parts;
+        n_replaced_ = worker_.n_replaced;
         const Status s = worker_.call([&] { return reply_.pause().get(parts); });
         if (s.ok()) show_step(std::move(parts));
         return s;
@@ -152,7 +153,8 @@ class Generation::Reply {
         auspex::SyncReport synced;
         const Status s = worker_.call([&] { return reply_.resume().get(synced); });
         worker_.begin_turn(cli::now() - start);
-        if (synced.rows_computed > 1) worker_.max_rows = std::min(worker_.max_rows, session_.history().size());
+        const bool lost = synced.rows_computed > 1 && n_replaced_ == worker_.n_replaced;
+        if (lost) worker_.max_rows = std::min(worker_.max_rows, session_.history().size());
         return s;
     }
 
@@ -263,6 +265,7 @@ class Generation::Reply {
     size_t n_computed_ = 0;  ///< rows of the prompt, in earlier turns
     double start_ = 0;       ///< of the reply, less the turns of others
     double paused_at_ = 0;
+    uint64_t n_replaced_ = 0;  ///< the worker's, when this was paused
     Finish finish_ = Finish::end;
     std::vector<Token> script_;
     size_t n_said_ = 0;                   ///< of it

@@ -33,6 +33,7 @@ struct Worker {
     /// Replies with this many rows or more, prompt included, are completed in one turn: the checkpoints had no room for
     /// one of them between two turns.
     size_t max_rows = SIZE_MAX;
+    uint64_t n_replaced = 0;  ///< how often other work on the session may have replaced its rows and checkpoints
 
     /// Calls it again if the device was lost and could be opened again.
     template <class Call>
@@ -53,11 +54,13 @@ class Task {
     virtual bool run(Worker& worker) = 0;
     /// It will not run, or not to its end.
     virtual void fail(const Failure& failure) = 0;
-    /// Whether other tasks may run between two turns of this one, and this one between theirs.
+    /// Whether other tasks may run between two turns of this one, and this one between theirs. One that takes none runs
+    /// once those that came before it are complete; of those that came after it, some may have begun.
     virtual bool takes_turns() const { return false; }
     /// Nobody waits for it any more. Engine::cancel() also stops it.
     std::atomic<bool> cancelled{false};
     bool has_begun = false;  ///< under the engine's mutex
+    uint64_t number = 0;     ///< in the order in which they came; under the engine's mutex
 };
 
 /// What a reply took.

@@ -16,6 +16,7 @@ class SlotTask final : public Task {
   public:
     explicit SlotTask(std::function<Status(auspex::Session&)> work) : work_(std::move(work)) {}
     bool run(Worker& worker) override {
+        ++worker.n_replaced;
         const Status s = worker.call([&] { return work_(worker.session); });
         if (s.ok())
             end({});
