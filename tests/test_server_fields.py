@@ -42,6 +42,17 @@ class Fields(BaseServer):
                     self.assertEqual(answer.status, 400, answer.body)
                     self.assertIn(name, answer.json["error"]["message"])
 
+    def test_media_with_a_text_are_refused(self):
+        for part in ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                     {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}):
+            content = [{"type": "text", "text": "Look:"}, {**part, "text": "What is this?"}]
+            user = [{"role": "user", "content": content}]
+            for path, body in ((CHAT, {"messages": user}), (RESPONSES, {"input": user}),
+                               (MESSAGES, {"messages": user, "max_tokens": 20})):
+                answer = self.server.post(path, body)
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn("content[1] is of type " + part["type"], answer.json["error"]["message"])
+
     def test_what_asks_for_nothing_is_taken(self):
         taken = {CHAT: {"audio": None, "modalities": ["text"], "function_call": "auto", "functions": [],
                         "add_generation_prompt": True, "continue_final_message": False, "store": True, "user": "u",

@@ -415,12 +415,12 @@ std::string part_text(const Json& part, const std::string& path, Failure* failur
         const auto found = part.is_object() ? part.find(key) : part.end();
         return found != part.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
     };
-    for (const char* key : {"text", "refusal"})
-        if (const std::string* text = member(key)) return *text;
     const std::string name = member("type") ? *member("type") : "";
     const char* const kinds[] = {"image", "audio", "video", "file", "document"};
     const bool media = std::any_of(std::begin(kinds), std::end(kinds),
                                    [&](const char* kind) { return name.find(kind) != std::string::npos; });
+    for (const char* key : {"text", "refusal"})  // a picture may have a text beside it, which is not all that it says
+        if (const std::string* text = media ? nullptr : member(key)) return *text;
     *failure = media ? not_supported(path + " is of type " + name + "; this server takes text only")
                      : bad_request(path + " is " + (name.empty() ? describe(part) : "of type " + name) +
                                    ", expected a part with a text");
