@@ -24,17 +24,22 @@ class Fields(BaseServer):
 
     def test_what_is_not_done_is_refused_by_name(self):
         form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
-        of_others = {"guided_json": SCHEMA, "guided_choice": ["a", "b"], "ignore_eos": True, "n_probs": 2}
+        both = {"functions": [{"name": "f"}], "function_call": {"name": "f"}}
+        of_others = {**both, "guided_json": SCHEMA, "guided_choice": ["a", "b"], "ignore_eos": True, "n_probs": 2}
         refused = {CHAT: {"audio": {"voice": "x"}, "modalities": ["text", "audio"], "web_search_options": {},
-                          "function_call": {"name": "f"}, "functions": [{"name": "f"}], **of_others,
+                          **of_others,
                           "add_generation_prompt": False, "continue_final_message": True},
                    TEXT: {"suffix": "x", "echo": True, "best_of": 2, **of_others},
                    NATIVE: {"n": 2, "logprobs": 1, **of_others},
                    RESPONSES: {"background": True, "prompt": {"id": "pmpt_1"}, "conversation": "conv_1",
                                "response_format": form, "json_schema": SCHEMA, "max_tokens": 3, "stop": "x",
-                               "max_completion_tokens": 3, "grammar": "root ::= [a]", "top_logprobs": 1, **of_others},
+                               "max_completion_tokens": 3, "grammar": "root ::= [a]", "top_logprobs": 1, "n": 2,
+                               "messages": USER, "logprobs": True, "n_predict": 3, "tools": [{"type": "function"}],
+                               **of_others},
                    MESSAGES: {"container": "c", "mcp_servers": [{"type": "url"}], "response_format": form,
-                              "stop": ["x"], "json_schema": SCHEMA, "grammar": "root ::= [a]", "thread": {}}}
+                              "stop": ["x"], "json_schema": SCHEMA, "grammar": "root ::= [a]", "thread": {},
+                              "max_completion_tokens": 3, "max_output_tokens": 3, "n_predict": 3, "n": 2,
+                              "logprobs": True, "top_logprobs": 1, "thinking": {"type": "odd"}, **of_others}}
         for path, fields in refused.items():
             for name, value in fields.items():
                 answer = self.server.post(path, {**BODIES[path], name: value})
@@ -70,6 +75,28 @@ class Fields(BaseServer):
                 with self.subTest(path=path, name=name):
                     self.ok(self.server.post(path, {**BODIES[path], name: value}))
         self.ok(self.server.post(TEXT, {**BODIES[TEXT], "n": 2, "best_of": 2}))
+        off = {CHAT: ("audio", "modalities", "web_search_options", "function_call", "functions", "guided_json"),
+               TEXT: ("suffix", "echo", "functions", "function_call", "n_probs", "ignore_eos"),
+               RESPONSES: ("background", "prompt", "conversation", "response_format", "max_tokens", "stop", "messages",
+                           "logprobs", "n", "functions"),
+               MESSAGES: ("thread", "container", "mcp_servers", "response_format", "stop", "max_output_tokens", "n",
+                          "logprobs", "functions")}
+        for path, names in off.items():
+            for nothing in (None, False, 0, "", []):
+                with self.subTest(path=path, nothing=nothing):
+                    self.ok(self.server.post(path, {**BODIES[path], **{name: nothing for name in names}}))
+
+    def test_tools_of_responses_may_have_the_form_of_chat(self):
+        inner = {"name": "get_weather", "description": "d", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}}}
+        rows = [self.ok(self.server.post(RESPONSES + "/input_tokens", {**BODIES[RESPONSES], "tools": tools}))
+                for tools in ([{"type": "function", **inner}], [{"type": "function", "function": inner}], [])]
+        self.assertEqual(rows[0], rows[1])
+        self.assertNotEqual(rows[0], rows[2])
+        for tool, place in (({"type": "function"}, "tools[0].name"),
+                            ({"type": "function", "function": {}}, "tools[0].function.name")):
+            self.refused(400, "invalid_request_error", self.server.post(
+                RESPONSES, {**BODIES[RESPONSES], "tools": [tool]}), place + " is missing, expected a string")
 
     def test_switches_of_the_template(self):
         """chat_template_kwargs, which /v1/responses and /v1/messages once passed over."""

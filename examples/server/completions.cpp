@@ -141,6 +141,7 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
     to->n_top_logprob = read_logprobs(fields, false);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     for (const char* key : {"suffix", "echo"}) fields.refuse_wish(key, "leave it out");
+    refuse_functions(fields);
     int64_t n_best = to->n_choice;
     fields.integer("best_of", 0, INT32_MAX, &n_best);
     if (n_best > to->n_choice) fields.refuse_wish("best_of", "leave it out; n gives several replies");

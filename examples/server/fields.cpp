@@ -327,10 +327,13 @@ void Fields::refuse(const char* key, const std::string& expected) const {
     keep(bad_request(path_ + key + " is " + (found ? describe(*found) : "missing") + ", expected " + expected));
 }
 
-void Fields::refuse_wish(const char* key, const std::string& instead) const {
+bool Fields::asks(const char* key) const {
     const Json* found = find(key);
-    const bool off = !found || *found == false || *found == 0 || *found == "" || *found == Json::array();
-    if (!off) keep(not_supported(path_ + key + " is not available here; " + instead));
+    return found && *found != false && *found != 0 && *found != "" && *found != Json::array();
+}
+
+void Fields::refuse_wish(const char* key, const std::string& instead) const {
+    if (asks(key)) keep(not_supported(path_ + key + " is not available here; " + instead));
 }
 
 void Fields::keep(const Failure& failure) const {

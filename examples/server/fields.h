@@ -68,7 +68,8 @@ class Fields {
     Fields(const Json& object, std::string path, Failure* failure)
         : object_(object), path_(std::move(path)), failure_(failure) {}
     const Json* find(const char* key) const;
-    bool has(const char* key) const { return find(key) != nullptr; }
+    /// Whether it is there and is anything but null, false, 0, "" and [].
+    bool asks(const char* key) const;
     bool number(const char* key, double low, double high, double* to) const;
     bool number(const char* key, double low, double high, float* to) const;
     bool integer(const char* key, int64_t low, int64_t high, int64_t* to) const;
@@ -80,8 +81,7 @@ class Fields {
     const Json* list(const char* key) const;
     /// Keeps a failure about this member.
     void refuse(const char* key, const std::string& expected) const;
-    /// Refuses `key` as not supported if it asks for something: anything but null, false, 0, "" and []. instead: what
-    /// the client can do, as in "leave it out".
+    /// Refuses `key` as not supported if it asks for something. instead: what the client can do, as in "leave it out".
     void refuse_wish(const char* key, const std::string& instead) const;
     /// Keeps any failure, unless there is one.
     void keep(const Failure& failure) const;

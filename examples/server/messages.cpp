@@ -140,12 +140,18 @@ class MessagesReader {
             const std::string text = system_text(*system);
             if (!text.empty()) to->messages.push_back({{"role", "system"}, {"content", text}});
         }
-        if (fields.find("thread")) failure_ = no_threads();
+        if (fields.asks("thread")) failure_ = no_threads();
         for (const char* key : {"container", "mcp_servers"}) fields.refuse_wish(key, "leave it out");
         // Fields of other protocols, which would have no effect.
         for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use output_config.format");
+        for (const char* key : {"max_completion_tokens", "max_output_tokens", "n_predict"})
+            fields.refuse_wish(key, "use max_tokens");
         fields.refuse_wish("stop", "use stop_sequences");
-        fields.refuse_wish("grammar", "use /v1/chat/completions");
+        for (const char* key : {"grammar", "logprobs", "top_logprobs"})
+            fields.refuse_wish(key, "use /v1/chat/completions");
+        refuse_extensions(fields, "output_config.format");
+        refuse_choices(fields);
+        refuse_functions(fields);
         const Json* messages = fields.list("messages");
         if (!messages) fields.refuse("messages", "a list");
         for (size_t i = 0; messages && i < messages->size() && failure_.ok(); ++i)
@@ -255,8 +261,12 @@ class MessagesReader {
         std::string type;
         read_template_switches(fields, to);
         if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
-        if (type == "disabled") to->switches["enable_thinking"] = false;
-        if (type == "enabled") to->switches["enable_thinking"] = true;
+        if (type == "disabled")
+            to->switches["enable_thinking"] = false;
+        else if (type == "enabled")
+            to->switches["enable_thinking"] = true;
+        else if (!type.empty() && type != "adaptive")
+            fields.keep(bad_request("thinking.type is '" + type + "', expected enabled, disabled or adaptive"));
     }
 
     /// What the client demands of the reply: its form, or a call.

@@ -229,16 +229,20 @@ void refuse_no_generation(const Fields& fields, const std::string& path) {
 /// What a client of chat completions asks for that changes the reply, and that this server does not do.
 void refuse_foreign(const Fields& fields) {
     for (const char* key : {"audio", "web_search_options"}) fields.refuse_wish(key, "leave it out");
-    const Json* kinds = fields.list("modalities");
-    if (kinds && *kinds != Json::array() && *kinds != Json::array({"text"}))
+    if (const Json* kinds = fields.find("modalities"); fields.asks("modalities") && *kinds != Json::array({"text"}))
         fields.keep(not_supported("modalities is " + dump(*kinds) + R"(, expected ["text"])"));
-    const Json* call = fields.find("function_call");
-    if (call && *call != "auto" && *call != "none") fields.refuse_wish("function_call", "send tool_choice with tools");
+    refuse_functions(fields);
     refuse_no_generation(fields, "");
     fields.refuse_wish("continue_final_message", "use /v1/messages, which continues a last message of the assistant");
 }
 
 }  // namespace
+
+void refuse_functions(const Fields& fields) {
+    fields.refuse_wish("functions", R"(tools replaced them: send each as {"type": "function", "function": ...})");
+    const Json* call = fields.find("function_call");
+    if (call && *call != "auto" && *call != "none") fields.refuse_wish("function_call", "send tool_choice with tools");
+}
 
 void read_template_switches(const Fields& fields, Conversation* to) {
     const Json* switches = fields.object("chat_template_kwargs");
@@ -256,10 +260,6 @@ Failure read_conversation(const Json& body, Conversation* to) {
         fields.refuse("messages", "a list");
     if (const Json* tools = fields.list("tools"))
         std::copy_if(tools->begin(), tools->end(), std::back_inserter(to->tools), may_be_function);
-    const Json* functions = fields.find("functions");
-    if (functions && !functions->empty())
-        fields.keep(not_supported(
-            "functions were replaced by tools; send each as {\"type\": \"function\", \"function\": ...}"));
     refuse_foreign(fields);
     read_template_switches(fields, to);
     std::string effort;

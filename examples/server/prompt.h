@@ -36,6 +36,8 @@ struct Conversation {
 Failure read_conversation(const Json& body, Conversation* to);
 /// `chat_template_kwargs`, in all conversations.
 void read_template_switches(const Fields& fields, Conversation* to);
+/// Refuses `functions` and `function_call`, OpenAI's form before tools.
+void refuse_functions(const Fields& fields);
 /// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.
 void read_tool_choice(const Fields& fields, Conversation* to);
 /// Adds a text after a blank line, where there is something on both sides of it.

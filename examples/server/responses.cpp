@@ -283,14 +283,18 @@ class ItemReader {
 
 /// Functions. Tools of other types, which OpenAI would run, are left out: refusing them would refuse the agents that
 /// offer them to every server.
-void read_tools(const Json& tools, Conversation* to) {
-    for (const Json& tool : tools) {
-        if (!tool.is_object() || tool.value("type", Json()) != "function") continue;
+void read_tools(const Json& tools, const Fields& fields, Conversation* to) {
+    for (size_t i = 0; i < tools.size(); ++i) {
+        if (!tools[i].is_object() || tools[i].value("type", Json()) != "function") continue;
+        const auto inner = tools[i].find("function");  // as in chat completions
+        const bool nested = inner != tools[i].end() && inner->is_object();
+        const Fields tool =
+            fields.inside(nested ? *inner : tools[i], "tools[" + std::to_string(i) + (nested ? "].function." : "]."));
+        std::string name;
+        if (!tool.text("name", &name)) tool.refuse("name", "a string");
         Json function = Json::object();
-        for (const char* key : {"name", "description", "parameters"}) {
-            const auto found = tool.find(key);
-            if (found != tool.end() && !found->is_null()) function[key] = *found;
-        }
+        for (const char* key : {"name", "description", "parameters"})
+            if (const Json* found = tool.find(key)) function[key] = *found;
         to->tools.push_back({{"type", "function"}, {"function", function}});
     }
 }
@@ -312,7 +316,7 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     if (fields.text("instructions", &instructions) && !instructions.empty())
         to->messages.push_back({{"role", "system"}, {"content", instructions}});
     for (const Json& m : *messages) to->messages.push_back(m);
-    if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
+    if (const Json* tools = fields.list("tools")) read_tools(*tools, fields, to);
     read_template_switches(fields, to);
     if (const Json* reasoning = fields.object("reasoning"))
         if (fields.inside(*reasoning, "reasoning.").text("effort", &effort)) to->set_effort(effort);
@@ -327,21 +331,23 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
 /// answer or belongs to tools that this server does not run.
 void refuse_unsupported(const Fields& fields) {
     const std::string elsewhere = "use /v1/chat/completions for log probabilities, or leave it out";
-    fields.refuse_wish("top_logprobs", elsewhere);
+    for (const char* key : {"logprobs", "top_logprobs"}) fields.refuse_wish(key, elsewhere);
     const Json* include = fields.list("include");
     const Json wanted = "message.output_text.logprobs";
     const bool included = include && std::find(include->begin(), include->end(), wanted) != include->end();
     if (included) fields.keep(not_supported("include has " + dump(wanted) + ", which is not available; " + elsewhere));
-    if (fields.has("conversation"))
-        fields.keep(not_supported(
-            "conversation is not available; use previous_response_id, or send the conversation as input"));
+    fields.refuse_wish("conversation", "use previous_response_id, or send the conversation as input");
     fields.refuse_wish("background", "leave it out, and take the answer as a stream");
     fields.refuse_wish("prompt", "send its text as instructions and input");
-    refuse_extensions(fields);
+    refuse_extensions(fields, "text.format");
     // Fields of other protocols, which would have no effect.
     for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use text.format");
-    for (const char* key : {"max_tokens", "max_completion_tokens"}) fields.refuse_wish(key, "use max_output_tokens");
+    for (const char* key : {"max_tokens", "max_completion_tokens", "n_predict"})
+        fields.refuse_wish(key, "use max_output_tokens");
     for (const char* key : {"stop", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");
+    fields.refuse_wish("messages", "use input");
+    refuse_choices(fields);
+    refuse_functions(fields);
 }
 
 Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {

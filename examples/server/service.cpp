@@ -36,15 +36,20 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
     int64_t n = 1;
     fields.integer("n", 1, 16, &n);
     to->n_choice = static_cast<uint32_t>(n);
-    refuse_extensions(fields);
+    refuse_extensions(fields, "json_schema or grammar");
     return failure;
 }
 
-void refuse_extensions(const Fields& fields) {
+void refuse_extensions(const Fields& fields, const std::string& form) {
     for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"})
-        fields.refuse_wish(key, "use json_schema or grammar");
+        fields.refuse_wish(key, "use " + form);
     fields.refuse_wish("n_probs", "use logprobs of /v1/completions, or top_logprobs of /v1/chat/completions");
     fields.refuse_wish("ignore_eos", "give the end token a logit_bias of -100");
+}
+
+void refuse_choices(const Fields& fields) {
+    const Json* n = fields.find("n");
+    if (n && *n != 1) fields.refuse_wish("n", "use /v1/chat/completions, or send the request again");
 }
 
 void read_stream(const Fields& fields, StreamOptions* to) {

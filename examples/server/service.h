@@ -65,8 +65,11 @@ HttpAnswer failed(const Failure& failure);
 
 /// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens; n.
 Failure read_limits(const Json& body, GenerationRequest* to);
-/// What other servers add to OpenAI's protocols, where it changes the reply and this one does not do it.
-void refuse_extensions(const Fields& fields);
+/// What other servers add to the protocols, where it changes the reply and this one does not do it. form: the field
+/// that gives a reply its form here.
+void refuse_extensions(const Fields& fields, const std::string& form);
+/// Refuses `n` above 1, where there is one reply.
+void refuse_choices(const Fields& fields);
 /// stream, stream_options.include_usage.
 struct StreamOptions {
     bool stream = false, include_usage = false;
