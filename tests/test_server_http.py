@@ -1,4 +1,5 @@
 """The server over HTTP: what it answers to whom, limits, and bad input. See server_rig.py."""
+import gzip
 import json
 import os
 import resource
@@ -8,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 from server_rig import SERVER, BaseServer, Server, parse_events
 from chat_templates import CLOSED, ELEMENTS, with_template
@@ -467,7 +469,7 @@ class BadInput(BaseServer):
 
     def test_a_form_is_refused(self):
         form = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
-        for kind in ("multipart/form-data; boundary=x", "multipart/form-data"):
+        for kind in ("multipart/form-data; boundary=x", "multipart/form-data", "Multipart/Form-Data; boundary=x"):
             self.refused(415, "invalid_request_error", self.server.post(CHAT, form, headers={"Content-Type": kind}),
                          "application/json")
 
@@ -484,13 +486,16 @@ class BadInput(BaseServer):
 
     def test_ranges_are_ignored(self):
         whole = self.server.get("/").body
-        for ranges in ("0-9", "0-9,20-29", "0-" + ",0-" * 2600, "5-"):
-            answer = self.server.get("/", headers={"Range": "bytes=" + ranges})
-            self.assertEqual((answer.status, answer.body), (200, whole), ranges[:20])
-            self.assertNotIn("content-range", answer.headers)
+        for ranges in ("bytes=0-9", "bytes=0-9,20-29", "bytes=0-" + ",0-" * 2600, "bytes=5-", "items=0-5", "bytes=abc",
+                       "bytes=5-2", "bytes=99999999999999999999999-", "x", ""):
+            for name in ("Range", "rANGE"):
+                answer = self.server.get("/", headers={name: ranges})
+                self.assertEqual((answer.status, answer.body), (200, whole), ranges[:20])
+                self.assertNotIn("content-range", answer.headers)
+            self.ok(self.server.post("/tokenize", {"content": "a"}, headers={"Range": ranges}))
 
     def test_what_follows_a_refused_head_is_no_request(self):
-        for head in (b"X: " + b"y" * 9000, b"Range: bytes=x"):
+        for head in (b"X: " + b"y" * 9000, b"X: y\r\n" * 12000):
             data = b"GET /health HTTP/1.1\r\n" + head + b"\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
             answer = self.server.raw(data, timeout=5)
             self.assertEqual(answer.count(b"Content-Length"), 1, answer)
@@ -541,9 +546,25 @@ class BadInput(BaseServer):
         self.assertEqual((answer.count(b"HTTP/1.1 "), answer.count(b"HTTP/1.1 200 OK")), (3, 3))
 
     def test_an_encoding_that_is_not_known_is_named(self):
-        for name in ("zstd", "GZIP", "gzip, gzip"):
+        for name in ("zstd", "x-gzip", "gzip, gzip"):
             self.refused(415, "invalid_request_error", self.server.post(
                 "/tokenize", b"(\xb5/\xfd", headers={"Content-Encoding": name}), f"'{name}'")
+
+    def test_compressed_bodies(self):
+        text = json.dumps({"content": "ab " * 30000}).encode()
+        n_token = len(self.ok(self.server.post("/tokenize", text))["tokens"])
+        brotli = bytes.fromhex("8b07807b22636f6e74656e74223a226162227d03")  # {"content":"ab"}
+        for name, body, n in (("gzip", gzip.compress(text), n_token), ("GZIP", gzip.compress(text), n_token),
+                              ("Deflate", zlib.compress(text), n_token), ("br", brotli, 1)):
+            with self.subTest(name):
+                def post(body):
+                    return self.server.request("POST", "/tokenize", body, {"Content-Encoding": name})
+                self.assertEqual(len(self.ok(post(body))["tokens"]), n)
+                for wrong in (*(body[:-k] for k in (1, 4, 8, 9, 10, len(body) // 2) if k < len(body)), body + b"\0",
+                              b"not compressed"):
+                    self.refused(400, "invalid_request_error", post(wrong), "the body ended early")
+        self.refused(413, "invalid_request_error", self.server.request(
+            "POST", "/tokenize", gzip.compress(b" " * (2 << 20)), {"Content-Encoding": "gzip"}))
 
     def test_half_closed_and_cut_connections(self):
         self.assertIn(b"200", self.server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", shut=True))

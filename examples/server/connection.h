@@ -50,6 +50,7 @@ class Connection {
     int fd() const { return fd_; }
 
     bool closing = false;  ///< no further request is read
+    std::string encoding;  ///< of the body, in lower case
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -57,6 +58,7 @@ class Connection {
     bool makes_room() const;
     bool fill();
     long receive(char* to, size_t n);
+    void hide_range(char* bytes, size_t n);
     bool read_line(std::string* line);
     bool next_chunk();
     bool writable();
@@ -68,6 +70,7 @@ class Connection {
     bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
     size_t n_head_ = 0;
+    size_t n_letter_ = 0;  ///< of "range", with which this line of the head begins, or all if it does not
     bool chunked_ = false, interim_ = false;
     bool asked_ = false;  ///< by awaited()
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "connection.h"
+#include "decoder.h"
 
 namespace server {
 
@@ -144,11 +145,6 @@ bool is_number(const std::string& text) {
     return !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-/// cpp-httplib would pass the bytes of others on as they are.
-bool is_known_encoding(const std::string& name) {
-    return name.empty() || name == "identity" || name == "gzip" || name == "deflate" || name == "br";
-}
-
 bool is_printable(const std::string& text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
@@ -213,7 +209,7 @@ struct HttpServer::Impl final : httplib::Server {
             const auto end_head = [&](httplib::Request& r) {
                 c.closing = r.version == "HTTP/1.0" || wants_close(r);  // in 1.0 a stream ends with the connection
                 ++n_answering;
-                r.ranges.clear();  // nothing here has parts, and many ranges would make an answer of any size
+                c.encoding = take_encoding(r);
                 c.end_head(take_chunked(r), r.version != "HTTP/1.0");
             };
             const bool goes_on = process_request(stream, false, closed, end_head) && !closed;
@@ -241,6 +237,15 @@ struct HttpServer::Impl final : httplib::Server {
                              !r.has_header("Content-Length");
         if (chunked) r.headers.erase("Transfer-Encoding");
         return chunked;
+    }
+
+    /// Of the body, in lower case. The header goes: cpp-httplib would take a body that was cut for a whole one.
+    static std::string take_encoding(httplib::Request& r) {
+        std::string all;
+        const auto found = r.headers.equal_range("Content-Encoding");
+        for (auto h = found.first; h != found.second; ++h) all += (all.empty() ? "" : ", ") + lower(h->second);
+        r.headers.erase("Content-Encoding");
+        return all;
     }
 
     std::string too_slow() const {
@@ -323,9 +328,9 @@ struct HttpServer::Impl final : httplib::Server {
         if (has_length && has_coding)
             return error(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
         if (has_coding) return error(501, r, "the Transfer-Encoding is not known, expected chunked");
-        if (!is_known_encoding(r.header("content-encoding")))
+        if (!Decoder::create(t_connection->encoding))
             return error(415, r,
-                         "the body is in the encoding '" + r.header("content-encoding") +
+                         "the body is in the encoding '" + t_connection->encoding +
                              "', which is not known here; send it as it is");
         if (has_length && std::stoull(length) > options.max_body_bytes) return too_large(r);
         return check(r);
@@ -346,7 +351,7 @@ struct HttpServer::Impl final : httplib::Server {
         HttpAnswer refused = check_head(r);
         if (is_ambiguous(from))
             refused = error(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
-        if (from.is_multipart_form_data())
+        if (lower(r.header("content-type")).rfind("multipart/form-data", 0) == 0)
             refused = error(415, r, "the body is a form of several parts, expected JSON (application/json)");
         const std::string length = r.header("content-length");
         const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
@@ -361,12 +366,15 @@ struct HttpServer::Impl final : httplib::Server {
         HttpRequest r = head(from);
         BodyShare share(n_bodies, options.max_bodies_bytes);
         bool large = false, crowded = false;
-        const bool complete = read([&](const char* bytes, size_t n) {
+        const auto keep = [&](const char* bytes, size_t n) {
             large = large || n > options.max_body_bytes - r.body.size();
             crowded = crowded || (!large && !share.take(n));
             if (!large && !crowded) r.body.append(bytes, n);
             return !large && !crowded;
-        });
+        };
+        const std::unique_ptr<Decoder> decoder = Decoder::create(t_connection->encoding);
+        const bool complete =
+            read([&](const char* bytes, size_t n) { return decoder->read(bytes, n, keep); }) && decoder->is_complete();
         if (!complete) t_connection->closing = true;
         if (large)
             give(too_large(r), from, to);
