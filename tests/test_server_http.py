@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -241,6 +242,23 @@ class Access(unittest.TestCase):
         finally:
             self.assertEqual(server.stop()[0], 0)
 
+    def test_other_addresses_of_this_machine_need_no_key(self):
+        for host, shown in (("127.0.0.2", "127.0.0.2"), ("[::1]", "[::1]"), ("::1", "[::1]")):
+            try:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                socket.create_server((host.strip("[]"), 0), family=family).close()
+            except OSError:
+                continue  # a machine without IPv6
+            r = subprocess.Popen([SERVER, "--port", "0", "--device", "cpu", "--host", host], stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL)
+            self.addCleanup(lambda r=r: (r.terminate(), r.communicate()))
+            url = r.stdout.readline().decode().strip()
+            self.assertRegex(url, rf"^http://{re.escape(shown)}:\d+$")
+            for name, status in ((shown, 200), ("localhost", 200), ("evil.example", 403), ("127.0.0.2.example", 403)):
+                with socket.create_connection((host.strip("[]"), int(url.rsplit(":", 1)[1])), timeout=30) as s:
+                    s.sendall(f"GET / HTTP/1.0\r\nHost: {name}\r\nOrigin: http://{name}\r\n\r\n".encode())
+                    self.assertIn(f"HTTP/1.1 {status}".encode(), s.recv(4096), name)
+
     def test_no_memory_for_checkpoints(self):
         server = Server("--ctx", 256, "--cache", 0)
         try:
@@ -249,7 +267,10 @@ class Access(unittest.TestCase):
             self.assertEqual(server.stop()[0], 0)
 
     def test_refused_options(self):
-        for options, words in ((["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "65535"),
+        for options, words in ((["--host", "0.0.0.0"], "--api-key"),
+                               (["--host", "nope.invalid"], "--host nope.invalid: no address of this name"),
+                               (["--host", "127.0.0.1.evil.invalid"], "no address of this name"),
+                               (["--port", "70000"], "65535"),
                                (["--api-key", "a%b"], "--api-key"), (["--api-key", ""], "--api-key"),
                                (["--api-key-file", os.devnull], "the file holds no key"),
                                (["--cors-origin", "example.org"], "--cors-origin example.org: expected a scheme"),

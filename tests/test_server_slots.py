@@ -24,6 +24,8 @@ class Slots(unittest.TestCase):
                 self.assertGreater(n_cached, 100) if turn else self.assertEqual(n_cached, 0)
                 saved = server.post("/slots/0?action=save", {"filename": "a.bin"}).json
                 self.assertGreater(saved["n_written"], 0)
+                self.assertIn("expected 1 to 128 letters", server.post("/slots/0?action=save", {
+                    "filename": "x" * 129}).json["error"]["message"])
                 for name in ("../a", "/etc/passwd", "", ".hidden", "a/b", "a\0b", 3, None, "x" * 200):
                     self.assertEqual(server.post("/slots/0?action=save", {"filename": name}).status, 400, name)
                 self.assertEqual(server.post("/slots/0?action=restore", {"filename": "missing"}).status, 404)

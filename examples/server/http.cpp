@@ -398,6 +398,22 @@ std::string lower(std::string text) {
     return text;
 }
 
+bool is_loopback(std::string host) {
+    if (host == "localhost") return true;
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    addrinfo numeric = {}, *found = nullptr;
+    numeric.ai_flags = AI_NUMERICHOST;
+    const bool is_text = host.find('\0') == std::string::npos;
+    if (!is_text || ::getaddrinfo(host.c_str(), nullptr, &numeric, &found) != 0) return false;
+    bool loopback = false;
+    if (found->ai_family == AF_INET)
+        loopback = ntohl(reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr.s_addr) >> 24 == 127;
+    if (found->ai_family == AF_INET6)
+        loopback = IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_addr);
+    ::freeaddrinfo(found);
+    return loopback;
+}
+
 std::string HttpRequest::header(const std::string& name) const {
     const auto found = headers.find(name);
     return found == headers.end() ? std::string() : found->second;

@@ -19,6 +19,10 @@ using cli::Status;
 /// With ASCII's letters in lower case.
 std::string lower(std::string text);
 
+/// Whether a host is this machine and nobody else reaches it: "localhost", or an address that needs no look-up, an IPv6
+/// one with or without brackets.
+bool is_loopback(std::string host);
+
 struct HttpRequest {
     std::string method, path;                    ///< path: percent-decoded, without the query
     std::map<std::string, std::string> headers;  ///< names in lower case; the first of each name

@@ -1,4 +1,5 @@
 // auspex-server: serves one model to clients of OpenAI's and Anthropic's protocols. docs/SERVER.md is its manual.
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -29,8 +30,6 @@ struct ServeOptions {
     int64_t max_queue = 64;
     std::string alias, key_file, sessions, max_body = "64M";
 };
-
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1" || host == "::1"; }
 
 /// from: the option, or a place in the file that it names.
 Status check_key(const std::string& key, const std::string& from) {
@@ -97,6 +96,17 @@ Status read_origins(std::vector<std::string>* origins) {
     return {};
 }
 
+/// Takes the brackets off an IPv6 address, as in a URL, and refuses a name that nobody knows.
+Status read_host(std::string* host) {
+    if (host->size() > 2 && host->front() == '[' && host->back() == ']') *host = host->substr(1, host->size() - 2);
+    addrinfo* found = nullptr;
+    const int error = getaddrinfo(host->c_str(), nullptr, nullptr, &found);
+    if (error == 0) freeaddrinfo(found);
+    if (error == 0) return {};
+    return Status(cli::Code::bad_argument, "--host " + *host + ": no address of this name was found (" +
+                                               gai_strerror(error) + "); give an address of this machine");
+}
+
 /// The first option whose number is outside its range.
 Status check_numbers(const ServeOptions& o) {
     const auspex::Sampling& d = o.defaults.sampling;
@@ -121,9 +131,10 @@ Status check_numbers(const ServeOptions& o) {
 }
 
 Status check(ServeOptions* o) {
-    o->access.is_loopback = is_loopback(o->http.host);
     Status s = check_numbers(*o);
+    if (s.ok()) s = read_host(&o->http.host);
     if (!s.ok()) return s;
+    o->access.is_loopback = server::is_loopback(o->http.host);
     o->engine.max_queue = static_cast<size_t>(o->max_queue);
     uint64_t bytes = 0;
     s = cli::read_size(o->max_body, "--max-body").get(bytes);

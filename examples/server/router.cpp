@@ -90,8 +90,6 @@ std::string host_name(std::string host) {
     return lower(host.substr(0, end));
 }
 
-bool is_this_machine(const std::string& name) { return name == "localhost" || name == "127.0.0.1" || name == "[::1]"; }
-
 /// Takes the same time wherever the two differ.
 bool equal(const std::string& a, const std::string& b) {
     unsigned different = a.size() == b.size() ? 0 : 1;
@@ -113,7 +111,7 @@ bool Router::is_allowed(const std::string& origin) const {
     const size_t scheme = origin.find("://");
     if (scheme == std::string::npos) return false;
     const bool web = origin.compare(0, 4, "http") == 0;
-    return !web || is_this_machine(host_name(origin));
+    return !web || is_loopback(host_name(origin));
 }
 
 /// In either header: clients send a stand-in for a key in the one that their settings do not name.
@@ -149,7 +147,7 @@ HttpAnswer Router::error(int status, const HttpRequest& r, const std::string& wh
 
 HttpAnswer Router::check(const HttpRequest& r) const {
     const std::string host = r.header("host"), origin = r.header("origin");
-    if (access_.is_loopback && !host.empty() && !is_this_machine(host_name(host)))
+    if (access_.is_loopback && !host.empty() && !is_loopback(host_name(host)))
         return refuse(r, http_failure(403, "the request was sent to the host '" + host_name(host) +
                                                "', expected localhost or 127.0.0.1; start the server with --host and "
                                                "--api-key to be used under other names"));

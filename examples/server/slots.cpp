@@ -74,7 +74,7 @@ Failure read_filename(Service& s, const HttpRequest& r, std::string* path) {
         plain = plain && (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_');
     if (!plain)
         return bad_request("filename is '" + name +
-                           "', expected letters, digits, '.', '-' and '_', beginning with no '.'");
+                           "', expected 1 to 128 letters, digits, '.', '-' and '_', beginning with no '.'");
     *path = s.sessions + "/" + name;
     return {};
 }
