@@ -1,5 +1,6 @@
 #include "../src/base/chat_program.h"
 #include "../src/base/jinja_run.h"
+#include "rounding.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -244,6 +245,19 @@ TEST_CASE("templates print what Jinja prints") {
         CAPTURE(row[0]);
         CHECK(printed(row[0]) == row[1]);
     }
+}
+
+TEST_CASE("templates print the same numbers in every rounding mode of the host") {
+    const char* const rows[][2] = {
+        {"{{ 0.1 }} {{ 0.1 + 0.2 }} {{ 1 / 3 }} {{ 0.1 * 3 }} {{ 1 - 0.9 }} {{ 2 ** 0.5 }}",
+         "0.1 0.30000000000000004 0.3333333333333333 0.30000000000000004 0.09999999999999998 1.4142135623730951"},
+        {"{{ 2.675 | round(2) }} {{ 1.15 | round(1) }} {{ '%.2f' % 0.1 }} {{ '%.1f' % 0.25 }} {{ '0.1' | float }}",
+         "2.67 1.1 0.10 0.2 0.1"},
+        {"{{ [0.1, 0.2, 0.3] | sum }} {{ x }} {{ [0.1, 1e-7] | tojson }}", "0.6000000000000001 2.5 [0.1, 1e-07]"}};
+    test::each_rounding([&](const std::string& mode) {
+        CAPTURE(mode);
+        for (const auto& row : rows) CHECK(printed(row[0]) == row[1]);
+    });
 }
 
 // test_jinja_cases.py compares them with Jinja itself.

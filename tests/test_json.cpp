@@ -1,4 +1,5 @@
 #include "../src/base/json.h"
+#include "rounding.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -57,6 +58,18 @@ TEST_CASE("numbers keep their digits and are formatted as in Python") {
                               {"0.30000000000000004", "0.30000000000000004"},
                               {"12345678901234567.0", "1.2345678901234568e+16"}};
     for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
+    test::each_rounding([&](const std::string& mode) {
+        CAPTURE(mode);
+        CHECK(again(exact) == "[Infinity, 0, 0.1, 9007199254740992.0]");
+        for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
+    });
+}
+
+TEST_CASE("messages print the same numbers in every rounding mode of the host") {
+    test::each_rounding([](const std::string& mode) {
+        CAPTURE(mode);
+        CHECK(auspex::detail::say(double{0.1f}, ' ', 2.5) == "0.1 2.5");
+    });
 }
 
 TEST_CASE("a value converts to text as Python's str does") {

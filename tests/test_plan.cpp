@@ -6,6 +6,7 @@
 #include "../src/plan/pair.h"
 #include "../src/plan/weights.h"
 #include "gguf_writer.h"
+#include "rounding.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -115,6 +116,23 @@ TEST_CASE("the operations of a small hybrid follow its layers") {
     without.mtp = false;
     REQUIRE(make_plan(file, without).get(plan).ok());
     CHECK(plan.mtp.empty());
+}
+
+TEST_CASE("a plan has the same numbers in every rounding mode of the host") {
+    TinyOptions tiny;
+    tiny.d_head = 96;  // whose scale would differ in each of them
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    std::vector<float> scales;
+    test::each_rounding([&](const std::string&) {
+        Plan plan;
+        REQUIRE(make_plan(file, {}).get(plan).ok());
+        for (const Op& op : plan.trunk.ops)
+            if (op.kind == OpKind::attend) scales.push_back(op.attn.scale);
+    });
+    REQUIRE(scales.size() == 4);
+    for (const float scale : scales) CHECK(scale == scales[0]);
 }
 
 TEST_CASE("missing or contradicting keys are named") {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../src/base/file.h"
+#include "rounding.h"
 
 using namespace test_vulkan_model;
 
@@ -103,6 +104,24 @@ TEST_CASE("rotation factors small enough for more than a turn a position give th
     const float factor = 0.1f;  // 1.6 turns of the first pair
     std::memcpy(bytes.data() + (file.tensor("rope_freqs.weight")->data - bytes.data()), &factor, sizeof factor);
     check_step_and_prompt(Rig(Span<const std::byte>(bytes)));
+}
+
+TEST_CASE("a model loaded on the GPU has the same bits in every rounding mode of the host") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    TinyOptions tiny = narrow_of(false);
+    tiny.family = Family::step35;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    const std::vector<Token> ids = tiny_ids(30, 4);
+    std::vector<float> want;
+    test::each_rounding([&](const std::string& mode) {
+        CAPTURE(mode);
+        const Rig rig{Span<const std::byte>(bytes)};
+        auto gpu = rig.context();
+        const std::vector<float> got = rig.run(*gpu, ids, 0, false, 1);
+        if (want.empty()) want = got;
+        CHECK(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
+    });
 }
 
 TEST_CASE("back-end equivalence: every weight type gives the CPU's logits") {

@@ -1,5 +1,7 @@
 #include "base.h"
 
+#include "float_mode.h"
+
 #include <algorithm>
 #include <new>
 #include <numeric>
@@ -44,6 +46,7 @@ void Part::append_to(std::string& s) const {
         case Kind::integer: s += std::to_string(integer_); break;
         case Kind::natural: s += std::to_string(static_cast<uint64_t>(integer_)); break;
         case Kind::real: {
+            const DefaultFloatMode mode;
             char number[32];
             std::snprintf(number, sizeof number, "%g", real_);
             s += number;

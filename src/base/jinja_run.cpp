@@ -1,5 +1,6 @@
 #include "jinja_run.h"
 
+#include "float_mode.h"
 #include "unicode.h"
 
 #include <cmath>
@@ -71,6 +72,7 @@ void Run::set(std::string_view name, const Value& value) {
 }
 
 Result<Marked> Run::run() {
+    const DefaultFloatMode mode;  // the prompt must not depend on the caller's
     Marked text = captured(program_.body);
     if (failed()) return std::move(status_);
     return text;

@@ -1,5 +1,6 @@
 #include "json.h"
 
+#include "float_mode.h"
 #include "unicode.h"
 
 #include <cmath>
@@ -15,6 +16,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 }  // namespace json_impl
 
 double json_double(const std::string& text) {
+    const DefaultFloatMode mode;  // strtod and snprintf round as the thread does
     // strtod and snprintf use the decimal sign of the process's locale.
     char probe[8];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
@@ -26,6 +28,7 @@ double json_double(const std::string& text) {
 
 std::string python_number(const std::string& text, bool as_json) {
     if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+    const DefaultFloatMode mode;
     const double value = json_double(text);
     if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
     char b[40];

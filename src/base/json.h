@@ -76,7 +76,7 @@ struct Json::Inner {
     std::vector<std::string> keys;
 };
 
-/// The value of a JSON number, whatever the locale.
+/// The value of a JSON number, whatever the locale and the floating-point mode of the thread.
 double json_double(const std::string& text);
 /// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
 /// text that reads back as the same double.

@@ -3,6 +3,7 @@
 // Owns    read_file_info() and Vocabulary of the public header.
 // Thread  none of its own; a loaded Vocabulary is immutable.
 // Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
+#include "../base/float_mode.h"
 #include "../base/guard.h"
 #include "../plan/arch.h"
 #include "model.h"
@@ -35,6 +36,7 @@ const char* value_type_name(MetaType type) {
 }
 
 std::string element_text(const Meta& m, uint64_t i) {
+    const DefaultFloatMode mode;
     if (m.type == MetaType::string) return std::string(m.strings[static_cast<size_t>(i)]);
     int64_t n = 0;
     if (m.type == MetaType::boolean) return m.get_int(i, &n) && n != 0 ? "true" : "false";

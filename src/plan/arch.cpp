@@ -3,6 +3,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "../base/float_mode.h"
 #include "pair.h"
 
 AUSPEX_SMALL_CODE_BEGIN
@@ -236,6 +237,7 @@ std::vector<float> PlanBuilder::f32s(const char* name, uint32_t n, const float* 
 }
 
 Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
+    const DefaultFloatMode mode;
     Result<std::string> arch = file.get_string("general.architecture");
     if (!arch.ok()) return arch.status();
     Plan plan;

@@ -14,6 +14,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/gemm_args.h"
 #include "../../../shaders/matvec_args.h"
+#include "../../base/float_mode.h"
 #include "buffers.h"
 #include "dispatch_list.h"
 #include "tune.h"
@@ -249,6 +250,7 @@ class ListBuilder {
     void attend_wide(const Node& d, const Pass& pass, Touch touch);
     args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;
 
+    const DefaultFloatMode mode_;  ///< for the constants of kernels
     const VulkanModel& model_;
     const Buffers& buffers_;
     const Plan& plan_;

@@ -1,5 +1,6 @@
 #include "loaded_model.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../base/float_mode.h"
 #include "../pool.h"
 
 #include <algorithm>
@@ -257,6 +258,7 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
 Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                        const Progress& progress) {
     using namespace loaded_model_impl;
+    const DefaultFloatMode mode;
     std::shared_ptr<VulkanModel> model;
     AUSPEX_TRY(bare(device, plan).get(model));
     const GpuRef& gpu = device->gpu;
