@@ -118,10 +118,10 @@ queue_step "build: clang, address and undefined behaviour" build build-asan -DCM
     -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY_CLI=ON -DAUSPEX_UNITY_GROUPS=ON \
     -DAUSPEX_NO_VULKAN=ON -DAUSPEX_BENCH=OFF -DAUSPEX_SERVER=OFF -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON
 
-# minimal: the README's program, built by one command from single_include/ and no other file; as C++20, without
+# minimal: the README's program, built by one command from single_include/ and no other file; as C++23, without
 # exceptions and RTTI, which the library needs nowhere.
 minimal() {
-    g++ -std=c++20 -fno-exceptions -fno-rtti $warnings $optimised -DAUSPEX_NO_VULKAN -I $single \
+    g++ -std=c++23 -fno-exceptions -fno-rtti $warnings $optimised -DAUSPEX_NO_VULKAN -I $single \
         examples/minimal/main.cpp -o build/minimal -pthread &&
         build/minimal $demo "2026-03-14 08:00 Pump-3" | tee /dev/stderr | grep -q .
 }

@@ -304,6 +304,11 @@ class JsonReader {
     Status status_;
 };
 
+Json::Json() noexcept = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+Json::~Json() = default;
+
 Json::Json(const Json& other)
     : kind_(other.kind_),
       boolean_(other.boolean_),

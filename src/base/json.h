@@ -20,12 +20,12 @@ class Json {
         size_t max_values = 1000000;  ///< one takes about 50 bytes, in small objects 110
     };
 
-    Json() noexcept = default;
+    Json() noexcept;  // defined where Inner is complete: constexpr std::unique_ptr of C++23 needs that
     Json(const Json& other);
-    Json(Json&& other) noexcept = default;
+    Json(Json&& other) noexcept;
     Json& operator=(const Json& other);
-    Json& operator=(Json&& other) noexcept = default;
-    ~Json() = default;
+    Json& operator=(Json&& other) noexcept;
+    ~Json();
 
     /// Reads one JSON text (RFC 8259). Repeated keys: the last value wins, at the place of the first.
     /// A lone surrogate escape becomes U+FFFD.
