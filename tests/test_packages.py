@@ -116,6 +116,24 @@ class Archive(BasePackages):
         self.assertEqual(missing, [])
 
 
+@unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja"), "needs cmake, ninja")
+class Configuration(BasePackages):
+    def test_build_shared_libs_chooses_what_is_installed_also_where_it_changes(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        static, shared, package = "libauspex.a", "libauspex.so", os.path.join(folder, "cmake_install.cmake")
+        for options, installed in ((("-DBUILD_SHARED_LIBS=OFF",), {static}), (("-DBUILD_SHARED_LIBS=ON",), {shared}),
+                                   (("-UBUILD_SHARED_LIBS",), {static, shared}),
+                                   (("-DBUILD_SHARED_LIBS=OFF",), {static}),
+                                   (("-DAUSPEX_SHARED=ON",), {static, shared}),
+                                   (("-DAUSPEX_SHARED=OFF", "-DBUILD_SHARED_LIBS=ON"), {static})):
+            self.check("cmake", "-S", REPO, "-B", folder, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_CLI=OFF",
+                       "-DAUSPEX_BENCH=OFF", *options)
+            with open(package, encoding="utf-8") as f:
+                text = f.read()
+            self.assertEqual({name for name in (static, shared) if f'/{name}"' in text}, installed, options)
+
+
 @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja") and shutil.which("gcc"), "needs cmake, ninja, gcc")
 class Packages(BasePackages):
     @classmethod
