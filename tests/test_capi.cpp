@@ -188,9 +188,11 @@ TEST_CASE("C: devices are listed, those with them that cannot be used, and the c
     auspex_error error = AUSPEX_ERROR_INIT;
     auspex_device* device = nullptr;
     const auspex_code code = auspex_device_open(&options, &device, &error);
-    if (code != AUSPEX_NO_DEVICE)  // none at all
+    if (code != AUSPEX_NO_DEVICE) {  // none at all
         CHECK(std::string(error.text).rfind("there is no Vulkan device 999, counted from 0; the devices are 0: ", 0) ==
               0);
+        CHECK(std::strstr(error.text, ". In C, gpu counts from 1: it is 1000.") != nullptr);
+    }
     CHECK(code == error.code);
     CHECK(device == nullptr);
     CHECK(seen.reasons);

@@ -148,7 +148,8 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
     size_t first = sampling.constrained_from;
     if (first == kFromHere) first = goes_on ? first_ : history.size();
     if (first > history.size())
-        return fail(Code::bad_argument, "sampling.constrained_from is ", first, ", the history has ", history.size(),
+        return fail(Code::bad_argument, "sampling.constrained_from is ", first, " (in C ", first + 1,
+                    "), the history has ", history.size(),
                     " tokens; the constrained text begins within or right behind it");
     if (!goes_on || first != first_) AUSPEX_TRY(begin(sampling.constraint, first));
     const size_t n = history.size() - first_;

@@ -319,7 +319,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
     }
     if (options.vulkan_index >= static_cast<int>(all.size()))
         return fail(Code::bad_argument, "there is no Vulkan device ", options.vulkan_index,
-                    ", counted from 0; the devices are ", found, ".");
+                    ", counted from 0; the devices are ", found, ". In C, gpu counts from 1: it is ",
+                    int64_t{options.vulkan_index} + 1, ".");
     if (best < 0) {
         std::string why;
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
