@@ -278,6 +278,22 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("on the CPU a model whose weights exceed memory_limit_bytes is not loaded, and the error has both numbers") {
+    const std::vector<std::byte> model = tiny_qwen35(TinyOptions());
+    std::vector<std::byte> bytes(model.size() + 1);
+    std::copy(model.begin(), model.end(), bytes.begin() + 1);
+    const Span<const std::byte> odd(bytes.data() + 1, model.size());  // is copied, whatever kernels repack
+    SessionOptions o;
+    o.n_context = 64;
+    o.checkpoint_bytes = 0;
+    const uint64_t weights = plan_of(Model::load(open_device(nullptr), odd).value(), o).weight_bytes;
+    const Status s = Model::load(open_device(nullptr, weights - 1), odd).status();
+    CHECK(s.code == Code::out_of_memory);
+    CHECK_MESSAGE(s.text.find("the weights take " + std::to_string(weights) + " bytes") != std::string::npos, s.text);
+    CHECK_MESSAGE(s.text.find("memory_limit_bytes is " + std::to_string(weights - 1)) != std::string::npos, s.text);
+    CHECK(Model::load(open_device(nullptr, weights), odd).ok());
+}
+
 TEST_CASE("the memory of drafting is planned to the byte, apart from the draft block's weights") {
     const std::vector<std::byte> bytes = tiny_qwen35([] {
         TinyOptions tiny;

@@ -551,6 +551,11 @@ Status check_weights(const Model::Impl& model) {
     uint64_t bytes = 0;
     for (const MemoryItem& item : items)
         if (item.place == MemoryPlace::allocator) bytes += item.bytes;
+    const uint64_t given = model.device->options.memory_limit_bytes;
+    if (given != 0 && bytes > given)
+        return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
+                    "), memory_limit_bytes is ", given, "; raise it, or use a smaller model");
+    if (given != 0) return {};
     bytes -= std::min(bytes, model.copied_bytes);  // copies are allocated already
     const uint64_t left = model.device->machine->budget_bytes();
     if (bytes <= left) return {};
