@@ -11,7 +11,7 @@
  *
  * Handles. auspex_device, _model, _session and so on are made by a function and freed by auspex_..._free(), which
  * accepts null. Free them in any order: a session keeps its model alive, a model its device. A handle that is null, or
- * of another kind, gives AUSPEX_BAD_ARGUMENT.
+ * of another kind, gives AUSPEX_BAD_ARGUMENT. A function that makes a handle and fails sets it to null.
  *
  * Structs begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
  * clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of different age
@@ -86,9 +86,9 @@ typedef struct auspex_error {
     auspex_code code;
     char text[512];
 } auspex_error;
-#define AUSPEX_ERROR_INIT                        \
-    {                                            \
-        (uint32_t)sizeof(auspex_error), 0, { 0 } \
+#define AUSPEX_ERROR_INIT              \
+    {                                  \
+        sizeof(auspex_error), 0, { 0 } \
     }
 
 /* AUSPEX_ABI_VERSION of the library. Compare its thousands with those of this header after loading it at run time. */
@@ -282,8 +282,8 @@ AUSPEX_C_API int32_t auspex_is_end(const auspex_model* model, int32_t id);
  * at the last row, n_ids - 1, the same prompt computes that row alone when it comes again. */
 typedef struct auspex_mark {
     uint64_t row;
-    uint32_t pinned; /* 1: given up last */
-    uint32_t reserved;
+    uint32_t pinned;   /* 1: given up last */
+    uint32_t reserved; /* 0 */
 } auspex_mark;
 
 /* The prompt text of a conversation in OpenAI's form: {"messages": [...], "tools": [...], and the switches
@@ -667,7 +667,7 @@ AUSPEX_C_API void auspex_reply_free(auspex_reply* reply);
 // Owns    the handles' layout, the conversion between structs of C and options of C++, and the boundary that no
 //         exception crosses. Uses the public C++ interface alone.
 // Thread  helpers without state; a session's handle has a lock for auspex_session_cancel().
-// Tests   tests/test_capi.cpp, tests/capi_client.c, tests/test_capi.py
+// Tests   tests/test_capi.cpp, tests/test_capi_refused.cpp, tests/capi_client.c, tests/test_capi.py
 
 
 #include <atomic>
@@ -1369,10 +1369,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
-/// load: loads the model with these options.
+/// load: loads the model with these options. model: passed need_output().
 template <class F>
 Answer load_model(const auspex_device* device, const auspex_load_options* given, auspex_model** model, F load) {
-    AUSPEX_C_TRY(need_output(model, "model"));
     AUSPEX_C_TRY(need(device, "device"));
     LoadOptions options;
     AUSPEX_C_TRY(load_options(given, &options));
@@ -1391,6 +1390,7 @@ Answer load_model(const auspex_device* device, const auspex_load_options* given,
 auspex_code auspex_model_load(const auspex_device* device, const char* path, const auspex_load_options* options,
                               auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_path(path));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, path, o);
@@ -1401,6 +1401,7 @@ auspex_code auspex_model_load(const auspex_device* device, const char* path, con
 auspex_code auspex_model_load_memory(const auspex_device* device, const void* bytes, size_t n_bytes,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         auspex::Span<const std::byte> file;
         AUSPEX_C_TRY(auspex::capi::view(static_cast<const std::byte*>(bytes), n_bytes, &file, "bytes"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
@@ -1412,6 +1413,7 @@ auspex_code auspex_model_load_memory(const auspex_device* device, const void* by
 auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset, uint64_t n_bytes,
                                    const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, auspex::FileRange{file, offset, n_bytes}, o);
         });
@@ -1421,6 +1423,7 @@ auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, u
 auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         if (given == nullptr) return auspex::capi::bad("reader is null; expected an auspex_reader");
         auspex_reader from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));
@@ -1824,8 +1827,11 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &history, "ids"));
         AUSPEX_C_TRY(auspex::capi::view(marks, n_marks, &given, "marks"));
         std::vector<auspex::Mark> wanted;
-        for (const auspex_mark& m : given)
+        for (const auspex_mark& m : given) {
+            AUSPEX_C_TRY(auspex::capi::check_range(m.pinned, 0, 1, "auspex_mark.pinned"));
+            AUSPEX_C_TRY(auspex::capi::check_range(m.reserved, 0, 0, "auspex_mark.reserved"));
             wanted.push_back({static_cast<size_t>(std::min<uint64_t>(m.row, SIZE_MAX)), m.pinned != 0});
+        }
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);
@@ -1922,6 +1928,7 @@ auspex_code auspex_session_get_stats(auspex_session* session, auspex_stats* stat
 // ------------------------------------------------------------------------------- forking and moving
 
 auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, auspex_error* error) {
+    if (fork != nullptr) *fork = nullptr;  // also where the session is refused
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(fork, "fork"));
         auto made = std::make_unique<auspex_session>();
@@ -1986,6 +1993,7 @@ auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, v
 }
 
 auspex_code auspex_snapshot_take(auspex_session* session, auspex_snapshot** snapshot, auspex_error* error) {
+    if (snapshot != nullptr) *snapshot = nullptr;  // also where the session is refused
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(snapshot, "snapshot"));
         auto made = std::make_unique<auspex_snapshot>();

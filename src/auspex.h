@@ -8,7 +8,7 @@
  *
  * Handles. auspex_device, _model, _session and so on are made by a function and freed by auspex_..._free(), which
  * accepts null. Free them in any order: a session keeps its model alive, a model its device. A handle that is null, or
- * of another kind, gives AUSPEX_BAD_ARGUMENT.
+ * of another kind, gives AUSPEX_BAD_ARGUMENT. A function that makes a handle and fails sets it to null.
  *
  * Structs begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
  * clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of different age
@@ -83,9 +83,9 @@ typedef struct auspex_error {
     auspex_code code;
     char text[512];
 } auspex_error;
-#define AUSPEX_ERROR_INIT                        \
-    {                                            \
-        (uint32_t)sizeof(auspex_error), 0, { 0 } \
+#define AUSPEX_ERROR_INIT              \
+    {                                  \
+        sizeof(auspex_error), 0, { 0 } \
     }
 
 /* AUSPEX_ABI_VERSION of the library. Compare its thousands with those of this header after loading it at run time. */
@@ -279,8 +279,8 @@ AUSPEX_C_API int32_t auspex_is_end(const auspex_model* model, int32_t id);
  * at the last row, n_ids - 1, the same prompt computes that row alone when it comes again. */
 typedef struct auspex_mark {
     uint64_t row;
-    uint32_t pinned; /* 1: given up last */
-    uint32_t reserved;
+    uint32_t pinned;   /* 1: given up last */
+    uint32_t reserved; /* 0 */
 } auspex_mark;
 
 /* The prompt text of a conversation in OpenAI's form: {"messages": [...], "tools": [...], and the switches

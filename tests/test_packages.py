@@ -19,7 +19,8 @@ OPTIONS = ("-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O0", "-
            *(["-DCMAKE_CXX_COMPILER=clang++"] if shutil.which("clang++") else []))
 CACHE = (f"-DCMAKE_CXX_COMPILER_LAUNCHER={shutil.which('ccache')}",) if shutil.which("ccache") else ()
 
-PROGRAM_CPP = """#include <auspex.hpp>
+PROGRAM_CPP = """#include <auspex.h>
+#include <auspex.hpp>
 #if __has_include(<base/base.h>) || __has_include(<engine/session.h>)
 #error "private headers are on the include path"
 #endif
@@ -30,7 +31,8 @@ int main(int, char** argv) {
     auspex::Status s = auspex::Device::open().get(device);
     if (s.ok()) s = auspex::Model::load(device, argv[1]).get(model);
     std::puts(s.ok() ? "loaded from C++" : s.message().c_str());
-    return s.ok() ? 0 : 1;
+    const auspex_error none = AUSPEX_ERROR_INIT;
+    return s.ok() ? none.code : 1;
 }
 """
 PROGRAM_C = """#include <auspex.h>

@@ -3,7 +3,7 @@
 // Owns    the handles' layout, the conversion between structs of C and options of C++, and the boundary that no
 //         exception crosses. Uses the public C++ interface alone.
 // Thread  helpers without state; a session's handle has a lock for auspex_session_cancel().
-// Tests   tests/test_capi.cpp, tests/capi_client.c, tests/test_capi.py
+// Tests   tests/test_capi.cpp, tests/test_capi_refused.cpp, tests/capi_client.c, tests/test_capi.py
 #pragma once
 #include "../auspex.hpp"
 

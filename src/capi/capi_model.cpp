@@ -137,10 +137,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace capi {
 namespace {
 
-/// load: loads the model with these options.
+/// load: loads the model with these options. model: passed need_output().
 template <class F>
 Answer load_model(const auspex_device* device, const auspex_load_options* given, auspex_model** model, F load) {
-    AUSPEX_C_TRY(need_output(model, "model"));
     AUSPEX_C_TRY(need(device, "device"));
     LoadOptions options;
     AUSPEX_C_TRY(load_options(given, &options));
@@ -159,6 +158,7 @@ Answer load_model(const auspex_device* device, const auspex_load_options* given,
 auspex_code auspex_model_load(const auspex_device* device, const char* path, const auspex_load_options* options,
                               auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_path(path));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, path, o);
@@ -169,6 +169,7 @@ auspex_code auspex_model_load(const auspex_device* device, const char* path, con
 auspex_code auspex_model_load_memory(const auspex_device* device, const void* bytes, size_t n_bytes,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         auspex::Span<const std::byte> file;
         AUSPEX_C_TRY(auspex::capi::view(static_cast<const std::byte*>(bytes), n_bytes, &file, "bytes"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
@@ -180,6 +181,7 @@ auspex_code auspex_model_load_memory(const auspex_device* device, const void* by
 auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, uint64_t offset, uint64_t n_bytes,
                                    const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         return auspex::capi::load_model(device, options, model, [&](const auspex::LoadOptions& o) {
             return auspex::Model::load(device->device, auspex::FileRange{file, offset, n_bytes}, o);
         });
@@ -189,6 +191,7 @@ auspex_code auspex_model_load_file(const auspex_device* device, intptr_t file, u
 auspex_code auspex_model_load_reader(const auspex_device* device, const auspex_reader* given,
                                      const auspex_load_options* options, auspex_model** model, auspex_error* error) {
     return call(error, [&]() -> Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(model, "model"));
         if (given == nullptr) return auspex::capi::bad("reader is null; expected an auspex_reader");
         auspex_reader from;
         AUSPEX_C_TRY(auspex::capi::read(given, &from, "auspex_reader"));

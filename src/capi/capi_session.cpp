@@ -83,8 +83,11 @@ auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, siz
         AUSPEX_C_TRY(auspex::capi::view(ids, n_ids, &history, "ids"));
         AUSPEX_C_TRY(auspex::capi::view(marks, n_marks, &given, "marks"));
         std::vector<auspex::Mark> wanted;
-        for (const auspex_mark& m : given)
+        for (const auspex_mark& m : given) {
+            AUSPEX_C_TRY(auspex::capi::check_range(m.pinned, 0, 1, "auspex_mark.pinned"));
+            AUSPEX_C_TRY(auspex::capi::check_range(m.reserved, 0, 0, "auspex_mark.reserved"));
             wanted.push_back({static_cast<size_t>(std::min<uint64_t>(m.row, SIZE_MAX)), m.pinned != 0});
+        }
         auspex::SyncReport done;
         AUSPEX_C_TRY(running.session().sync(history, wanted).get(done));
         auspex::capi::write_report(done, report);
@@ -181,6 +184,7 @@ auspex_code auspex_session_get_stats(auspex_session* session, auspex_stats* stat
 // ------------------------------------------------------------------------------- forking and moving
 
 auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, auspex_error* error) {
+    if (fork != nullptr) *fork = nullptr;  // also where the session is refused
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(fork, "fork"));
         auto made = std::make_unique<auspex_session>();
@@ -245,6 +249,7 @@ auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, v
 }
 
 auspex_code auspex_snapshot_take(auspex_session* session, auspex_snapshot** snapshot, auspex_error* error) {
+    if (snapshot != nullptr) *snapshot = nullptr;  // also where the session is refused
     return call_session(session, error, [&](const Running& running) -> Answer {
         AUSPEX_C_TRY(auspex::capi::need_output(snapshot, "snapshot"));
         auto made = std::make_unique<auspex_snapshot>();

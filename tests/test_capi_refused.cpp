@@ -1,0 +1,40 @@
+// The C interface: what functions leave behind where they refuse their arguments. The rest is in tests/test_capi.cpp.
+#include "capi_rig.h"
+
+using namespace capi_rig;
+
+TEST_CASE("C: a function that makes a handle and fails sets it to null, whatever it refuses") {
+    Ok ok;
+    int other = 0;  // what the caller's pointers hold before
+    auspex_model* const before = reinterpret_cast<auspex_model*>(&other);
+    auspex_model* model = before;
+    CHECK(auspex_model_load(nullptr, nullptr, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(model == nullptr);
+    model = before;
+    CHECK(auspex_model_load_memory(nullptr, nullptr, 1, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(model == nullptr);
+    model = before;
+    CHECK(auspex_model_load_file(nullptr, 0, 0, 0, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(model == nullptr);
+    model = before;
+    CHECK(auspex_model_load_reader(nullptr, nullptr, nullptr, &model, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(model == nullptr);
+    auto* fork = reinterpret_cast<auspex_session*>(&other);
+    CHECK(auspex_session_fork(nullptr, &fork, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(fork == nullptr);
+    auto* snapshot = reinterpret_cast<auspex_snapshot*>(&other);
+    CHECK(auspex_snapshot_take(nullptr, &snapshot, ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(snapshot == nullptr);
+}
+
+TEST_CASE("C: fields of a mark out of range are refused by name") {
+    Rig rig;
+    auspex_session* s = rig.session();
+    const std::vector<int32_t> ids = tiny_ids(10, 1);
+    const auspex_mark pinned = {4, 7, 0}, newer = {4, 1, 1};
+    CHECK(auspex_session_sync(s, ids.data(), ids.size(), &pinned, 1, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(rig.ok.error.text) == "auspex_mark.pinned is 7, expected 0..1");
+    CHECK(auspex_session_sync(s, ids.data(), ids.size(), &newer, 1, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(rig.ok.error.text) == "auspex_mark.reserved is 1, expected 0");
+    auspex_session_free(s);
+}
