@@ -121,6 +121,26 @@ TEST_CASE("every device is listed, and those that open() refuses with its reason
     CHECK(Device::list(o).status().code == Code::bad_argument);
 }
 
+TEST_CASE("options of the CPU are checked whatever device is opened") {
+    for (const Kind kind : {Kind::best, Kind::cpu, Kind::vulkan}) {
+        CAPTURE(static_cast<int>(kind));
+        DeviceOptions o;
+        o.kind = kind;
+        o.n_thread = -1;
+        Status s = Device::open(o).status();
+        CHECK(s.code == Code::bad_argument);
+        CHECK(s.text.find("n_thread is -1") == 0);
+        o.n_thread = 1;
+#if defined(__x86_64__) || defined(_M_X64)
+        o.cpu_path = CpuPath::neon;
+#else
+        o.cpu_path = CpuPath::avx2;
+#endif
+        s = Device::open(o).status();
+        CHECK_MESSAGE(s.code == Code::unsupported, s.message());
+    }
+}
+
 TEST_CASE("enumeration values out of range are refused by name") {
     DeviceOptions options;
     options.kind = static_cast<Kind>(77);
@@ -241,4 +261,9 @@ TEST_CASE("parse_windows and print_windows are inverse, and later entries overri
     REQUIRE(parse_windows("all:64,3:128+4").get(windows).ok());
     CHECK(print_windows(windows) == "all:64,3:128+4");
     CHECK(parse_windows("3:x").status().text.find("not a number") != std::string::npos);
+    CHECK(print_windows(parse_windows("4294967279:4294967279").value()) == "4294967279:4294967279");
+    CHECK(parse_windows("99999999999:64").status().text.find("its layer is not a number up to 4294967279") !=
+          std::string::npos);
+    CHECK(parse_windows("all:4294967295").status().text.find("its rows are not a number up to 4294967279") !=
+          std::string::npos);
 }

@@ -381,14 +381,16 @@ std::string describe_alternatives(const MemoryPlan& m) {
     return text.empty() ? "; no option of this session would take less" : "; these options would take less:" + text;
 }
 
-/// Parses digits at *at and moves it past them. False if there are none or too many.
+constexpr uint32_t kMaxWindowNumber = 0xffffffef;  ///< in a specification; those beyond have meanings of their own
+
+/// Parses digits at *at and moves it past them. False if there are none, or the number is too large.
 bool parse_number(std::string_view s, size_t* at, uint32_t* out) {
     uint64_t n = 0;
     const size_t from = *at;
     while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu)
         n = n * 10 + static_cast<uint64_t>(s[(*at)++] - '0');
     *out = static_cast<uint32_t>(n);
-    return *at > from && n < 0xfffffff0u;
+    return *at > from && n <= kMaxWindowNumber;
 }
 
 }  // namespace
@@ -400,7 +402,7 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) AUSPEX_BOU
     for (size_t from = 0; from <= spec.size();) {
         const size_t end = std::min(spec.find(',', from), spec.size());
         const std::string_view piece = spec.substr(from, end - from);
-        auto bad = [&](const char* why) {
+        auto bad = [&](const std::string& why) {
             return fail(Code::bad_argument, "window '", piece, "': ", why,
                         "; expected LAYER:ROWS, LAYER:full or LAYER:ROWS+SINKS, with `all` or `mtp` for LAYER too, as "
                         "in 3:64,7:full or all:4096+4");
@@ -415,14 +417,15 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) AUSPEX_BOU
         else if (layer == "mtp")
             w.layer = kDraftLayers;
         else if (!parse_number(layer, &at, &w.layer) || at != layer.size())
-            return bad("its layer is not a number");
+            return bad(say("its layer is not a number up to ", kMaxWindowNumber));
         if (rows != "full") {
             at = 0;
-            if (!parse_number(rows, &at, &w.window)) return bad("its rows are not a number");
+            if (!parse_number(rows, &at, &w.window))
+                return bad(say("its rows are not a number up to ", kMaxWindowNumber));
             if (w.window == 0) return bad("a window of 0 rows would see nothing");
             if (at < rows.size()) {
                 if (rows[at++] != '+' || !parse_number(rows, &at, &w.sinks) || at != rows.size())
-                    return bad("only +SINKS may follow the rows");
+                    return bad("only +SINKS may follow the rows, with at most 256 of them");
                 if (w.sinks > kMaxSinks) return bad("at most 256 sinks are kept");
             }
         }
@@ -545,7 +548,7 @@ Status explain_shortage(const Model::Impl& model, const SessionOptions& options,
 }
 
 Status check_weights(const Model::Impl& model) {
-    if (model.device->machine->kind() != Kind::cpu || model.device->options.memory_limit_bytes != 0) return {};
+    if (model.device->machine->kind() != Kind::cpu) return {};
     std::vector<MemoryItem> items;
     AUSPEX_TRY(memory_plan_impl::plan_weights(model, model.plan, &items));
     uint64_t bytes = 0;

@@ -141,12 +141,13 @@ Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
 Status no_vulkan() { return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); use the CPU"); }
 #endif
 
-/// Device::open() on a GPU; no_device where there is none.
+/// Device::open() on a GPU; no_device where there is none. The options of the CPU must be right there, too.
 Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
+    AUSPEX_TRY(check_cpu(options.cpu_path, options.n_thread));
 #ifndef AUSPEX_NO_VULKAN
     return open_vulkan(options).get(*to);
 #else
-    (void)options, (void)to;
+    (void)to;
     return no_vulkan();
 #endif
 }

@@ -271,14 +271,20 @@ Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<
     return {};
 }
 
+Status check_cpu(CpuPath path, int n_thread) {
+    constexpr int kMaxThread = Pool::kMaxThread;
+    if (n_thread < 0 || n_thread > kMaxThread)
+        return fail(Code::bad_argument, "n_thread is ", n_thread, ", expected 1 to ", kMaxThread,
+                    ", or 0 for one per physical core");
+    const CpuKernels* kernels = nullptr;
+    return choose_kernels(path, &kernels);
+}
+
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
+    AUSPEX_TRY(check_cpu(options.path, options.n_thread));
     auto backend = std::make_shared<CpuBackend>();
     backend->allocator = options.allocator;
     AUSPEX_TRY(choose_kernels(options.path, &backend->kernels));
-    constexpr int kMaxThread = Pool::kMaxThread;
-    if (options.n_thread < 0 || options.n_thread > kMaxThread)
-        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 1 to ", kMaxThread,
-                    ", or 0 for one per physical core");
     const uint32_t n =
         options.n_thread == 0 ? std::min(n_physical_core(), Pool::kMaxThread) : static_cast<uint32_t>(options.n_thread);
     Result<std::unique_ptr<Pool>> pool = Pool::open(n, options.jobs);

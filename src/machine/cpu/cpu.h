@@ -19,7 +19,9 @@ struct CpuOptions {
     JobSystem jobs;
 };
 
-/// errors    bad_argument (n_thread), unsupported (a path that this processor lacks), out_of_memory.
+/// errors    bad_argument (n_thread), unsupported (a path that this processor lacks).
+Status check_cpu(CpuPath path, int n_thread);
+/// errors    those of check_cpu(), out_of_memory.
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 
 }  // namespace detail
