@@ -17,7 +17,7 @@ using namespace test;
 namespace {
 
 struct Counter {
-    uint64_t held = 0, calls = 0, limit = UINT64_MAX;
+    uint64_t held = 0, peak = 0, calls = 0, limit = UINT64_MAX;
 };
 
 Allocator counting(Counter* counter) {
@@ -27,6 +27,7 @@ Allocator counting(Counter* counter) {
         Counter& c = *static_cast<Counter*>(user);
         if (n > c.limit - std::min(c.held, c.limit)) return nullptr;
         c.held += n;
+        c.peak = std::max(c.peak, c.held);
         c.calls += 1;
         char* raw = static_cast<char*>(std::malloc(n + 128));
         char* at = raw + 64 + (64 - reinterpret_cast<uintptr_t>(raw + 64) % 64) % 64;
@@ -181,6 +182,26 @@ TEST_CASE("planned memory equals what the allocator hands out, and nothing is al
         }
         CHECK(counter.held == 0);
     }
+}
+
+TEST_CASE("planning copies no fused tensor, and loading the rows of one matrix at a time, by the allocator") {
+    TinyOptions tiny;
+    tiny.family = Family::qwen3next;
+    tiny.fused = true;
+    tiny.type = detail::Type::f32;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    constexpr int64_t kFused = 768 * 256 * 4;  // bytes of an ssm_in
+    Counter counter;
+    const Device device = open_device(&counter);
+    const AllocationCount loading;
+    const Model model = load(device, bytes);
+    CHECK(loading.bytes() < kFused);  // beside the allocator
+    CHECK(counter.peak - counter.held <= kFused);
+    const AllocationCount planning;
+    const uint64_t calls = counter.calls;
+    CHECK(plan_of(model, {}).weight_bytes == counter.held);
+    CHECK(planning.bytes() < kFused);
+    CHECK(counter.calls == calls);
 }
 
 TEST_CASE("score_mtp() takes a second context while it runs, and without memory for it the session goes on") {

@@ -1,41 +1,45 @@
 #include "weights.h"
 
+#include <algorithm>
+
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
-namespace weights_impl {
-namespace {
 
-/// Points the slot at its rows of `t`, or at a copy if they are not contiguous.
-Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
-    const uint64_t bytes = row_bytes(t.type, t.ne[0]);
-    if (s.rows.size() == 1) {
-        to.data[id] = t.data + s.rows[0].first * bytes;
-        return {};
+void Weights::read(SlotId id, uint64_t at, uint64_t n, std::byte* to) const {
+    if (data[id] != nullptr) {
+        std::memcpy(to, data[id] + at, static_cast<size_t>(n));
+        return;
     }
-    uint64_t n = 0;
-    for (const RowRange& r : s.rows) n += r.n;
-    Block block;
-    AUSPEX_TRY(block.take(Allocator(), n * bytes, "the rows of a fused tensor"));
-    std::byte* at = block.data();
-    for (const RowRange& r : s.rows) {
-        std::memcpy(at, t.data + r.first * bytes, static_cast<size_t>(r.n * bytes));
-        at += r.n * bytes;
+    for (const Span<const std::byte>& piece : pieces[id]) {
+        const uint64_t skip = std::min<uint64_t>(at, piece.size()), k = std::min(n, piece.size() - skip);
+        std::memcpy(to, piece.data() + skip, static_cast<size_t>(k));
+        to += k;
+        at -= skip;
+        n -= k;
     }
-    to.data[id] = block.data();
-    to.is_gathered[id] = true;
-    to.gathered.push_back(std::move(block));
-    return {};
 }
 
-}  // namespace
-}  // namespace weights_impl
+Result<const std::byte*> Weights::rows(SlotId id, const Allocator& from, Block* room) const {
+    if (data[id] != nullptr) return data[id];
+    uint64_t n_byte = 0;
+    for (const Span<const std::byte>& piece : pieces[id]) n_byte += piece.size();
+    AUSPEX_TRY(room->take(from, n_byte, "the rows of a fused tensor", false));
+    read(id, 0, n_byte, room->data());
+    return static_cast<const std::byte*>(room->data());
+}
+
+void Weights::done(SlotId id, uint64_t n_byte) const {
+    if (!release) return;
+    if (data[id] != nullptr) return release(data[id], n_byte);
+    for (const Span<const std::byte>& piece : pieces[id]) release(piece.data(), piece.size());
+}
 
 Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
     Weights found;
     found.data.resize(plan.slots.size(), nullptr);
-    found.is_gathered.resize(plan.slots.size(), false);
+    found.pieces.resize(plan.slots.size());
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slots[id];
         if (s.role != SlotRole::weight) continue;
@@ -43,10 +47,12 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
         if (!t)
             return fail(Code::bad_file, "tensor '", s.source.empty() ? s.name : s.source,
                         "' is missing although the plan was made from this file");
-        if (s.rows.empty())
-            found.data[id] = t->data;
+        const uint64_t bytes = row_bytes(t->type, t->ne[0]);
+        if (s.rows.size() <= 1)
+            found.data[id] = t->data + (s.rows.empty() ? 0 : s.rows[0].first * bytes);
         else
-            AUSPEX_TRY(weights_impl::take_rows(s, *t, found, id));
+            for (const RowRange& r : s.rows)
+                found.pieces[id].push_back({t->data + r.first * bytes, static_cast<size_t>(r.n * bytes)});
     }
     return found;
 }

@@ -14,25 +14,34 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct Weights {
-    std::vector<const std::byte*> data;  ///< by SlotId; null for slots that are not weights
+    /// By SlotId: the rows, which are contiguous in the file; null for slots in `pieces` and those that are not
+    /// weights.
+    std::vector<const std::byte*> data;
+    /// By SlotId: the rows of slots that are not contiguous in the file, in their order; empty for others.
+    std::vector<std::vector<Span<const std::byte>>> pieces;
     bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a back end may use them in place
-    /// Copies of rows that are not contiguous in the file; freed with this object.
-    std::vector<Block> gathered;
-    std::vector<bool> is_gathered;
-    /// A back end calls it with a slot's rows once it needs them no more, so that their pages need not stay in memory;
-    /// may be empty. The rows can still be read.
+    /// Takes bytes of the file out of memory; may be empty. They can still be read.
     std::function<void(const std::byte* rows, uint64_t n_byte)> release;
     /// A file for the weights as a back end packs them, LoadOptions::packed_file; empty: none.
     std::string packed_file;
     uint64_t stamp = 0;  ///< of the files that the weights are from: their sizes, and when they were last written
     std::function<void(const std::string&)> warn;  ///< what does not keep the model from running; may be empty
-    bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
+    bool keeps(SlotId id) const { return keep && data[id] != nullptr; }  ///< may be used in place
+
+    /// Copies `n` bytes of a slot's rows, from byte `at` on.
+    void read(SlotId id, uint64_t at, uint64_t n, std::byte* to) const;
+    /// A slot's rows, one after the other: in the file, or copied to `room`, which is taken from `from` then and is to
+    /// be freed before the next slot's.
+    ///
+    /// errors    out_of_memory.
+    Result<const std::byte*> rows(SlotId id, const Allocator& from, Block* room) const;
+    /// To be called once a slot's rows, `n_byte` in all, are not needed any more: their pages need not stay in memory.
+    void done(SlotId id, uint64_t n_byte) const;
 };
 
-/// The bytes of every weight slot of the plan.
+/// Where every weight slot of the plan is. Reads no tensor.
 ///
-/// errors    bad_file: a tensor is missing; out_of_memory.
-/// cost      look-ups, and a copy of each slot whose rows are not contiguous.
+/// errors    bad_file: a tensor is missing.
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail

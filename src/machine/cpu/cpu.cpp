@@ -96,9 +96,12 @@ uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights
         const MatrixShape m = shape_of(plan.slot(id));
         const uint64_t bytes = row_bytes(m.type, plan.slot(id).n_value()), n = std::min(kSample, bytes);
         add({id, static_cast<uint64_t>(m.type), m.d_out, m.d_in, m.n_slice, bytes});
-        for (uint64_t i = 0; i < kSamples; ++i)
-            sum.add(weights.data[id] + (bytes - n) * i / (kSamples - 1), static_cast<size_t>(n));
-        if (weights.release && packed_bytes(kernels, m, true) > 0) weights.release(weights.data[id], bytes);
+        for (uint64_t i = 0; i < kSamples; ++i) {
+            std::byte sample[kSample];
+            weights.read(id, (bytes - n) * i / (kSamples - 1), n, sample);
+            sum.add(sample, static_cast<size_t>(n));
+        }
+        if (packed_bytes(kernels, m, true) > 0) weights.done(id, bytes);
     }
     return sum.value();
 }
@@ -137,7 +140,10 @@ Status CpuBackend::load_vectors(const Weights& weights, const std::vector<cpu_im
             model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
             continue;
         }
-        decode_row(plan.slot(id).type, weights.data[id], next, static_cast<size_t>(n));
+        Block room;
+        const std::byte* values = nullptr;
+        AUSPEX_TRY(weights.rows(id, allocator, &room).get(values));
+        decode_row(plan.slot(id).type, values, next, static_cast<size_t>(n));
         model->vectors[id] = next;
         next += round_up(n, 16);
     }
@@ -166,11 +172,15 @@ Status CpuBackend::load_matrices(const Weights& weights, const std::vector<cpu_i
         const uint64_t bytes = row_bytes(s.type, s.n_value());
         PackedMatrix& m = model->matrices[id];
         const Span<const std::byte> packed = model->packed.find(id);
-        const Status st = packed.empty() ? pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), from,
-                                                       pool.get(), &m)
-                                         : map_matrix(*kernels, shape_of(s), packed, &m);
+        Block room;
+        const std::byte* rows = nullptr;
+        Status st;
+        if (!packed.empty())
+            st = map_matrix(*kernels, shape_of(s), packed, &m);
+        else if (st = weights.rows(id, allocator, &room).get(rows); st.ok())
+            st = pack_matrix(*kernels, shape_of(s), rows, weights.keeps(id), from, pool.get(), &m);
         if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
-        if (weights.release && (m.owned_bytes() > 0 || !packed.empty())) weights.release(weights.data[id], bytes);
+        if (m.owned_bytes() > 0 || !packed.empty()) weights.done(id, bytes);
         done += bytes;
         model->n_weight_bytes += m.bytes().size();
     }
@@ -189,9 +199,7 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     model->allocator = allocator;
     model->matrices.resize(plan.slots.size());
     model->vectors.resize(plan.slots.size(), nullptr);
-    if (weights.keep) model->file_rows.assign(weights.data.begin(), weights.data.end());
-    for (SlotId id = 0; id < model->file_rows.size(); ++id)
-        if (!weights.keeps(id)) model->file_rows[id] = nullptr;
+    if (weights.keep) model->file_rows = weights.data;
     const std::vector<Use> use = uses(plan);
     uint64_t key = 0;
     if (!weights.packed_file.empty()) {

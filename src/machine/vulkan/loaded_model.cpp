@@ -270,14 +270,21 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
 
+    const Allocator& host = device->allocator;
+    const auto read_values = [&](SlotId id, float* to) -> Status {
+        Block room;
+        const std::byte* rows = nullptr;
+        AUSPEX_TRY(weights.rows(id, host, &room).get(rows));
+        decode_row(plan.slot(id).type, rows, to, static_cast<size_t>(plan.slot(id).n_value()));
+        return {};
+    };
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
         std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
-        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(s.n_value()));
+        AUSPEX_TRY(read_values(id, rows.data()));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
-            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + s.n_value(),
-                       static_cast<size_t>(s.width()));
+            AUSPEX_TRY(read_values(gate, rows.data() + s.n_value()));
         model->vectors[id] = model->memory_[up.router_id[id]];
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
@@ -287,8 +294,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]),
-                   static_cast<size_t>(s.n_value()));
+        AUSPEX_TRY(read_values(id, constants_at(up.packed_constants_at[id])));
         model->vectors[id] = vectors.part(up.packed_constants_at[id], s.n_value() * sizeof(float));
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
@@ -312,7 +318,11 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         Matrix& m = model->matrices[id];
         if (m.empty()) continue;
-        const std::byte* b = up.partner[id] == kNoSlot ? nullptr : weights.data[up.partner[id]];
+        const SlotId partner = up.partner[id];
+        Block room_a, room_b;
+        const std::byte *a = nullptr, *b = nullptr;
+        AUSPEX_TRY(weights.rows(id, host, &room_a).get(a));
+        if (partner != kNoSlot) AUSPEX_TRY(weights.rows(partner, host, &room_b).get(b));
         for (size_t i = 0; i < m.slices.size(); ++i) {
             Matrix::Slice& slice = m.slices[i];
             slice.region = model->memory_[up.slices[id][i]];
@@ -326,7 +336,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                         return Status(Code::cancelled, "loading was cancelled by the progress callback");
                     Packing p{&m.tiling,
                               plan.slot(id).type,
-                              weights.data[id],
+                              a,
                               b,
                               slice.first + static_cast<uint32_t>(at / row_bytes),
                               static_cast<uint32_t>(n / row_bytes),
@@ -336,8 +346,8 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                     return Status();
                 }));
         }
-        for (const std::byte* rows : {weights.data[id], b})
-            if (rows && weights.release) weights.release(rows, row_bytes(plan.slot(id).type, plan.slot(id).n_value()));
+        for (const SlotId of : {id, partner})
+            if (of != kNoSlot) weights.done(of, row_bytes(plan.slot(of).type, plan.slot(of).n_value()));
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
