@@ -99,6 +99,37 @@ TEST_CASE("the first load keeps packed weights in a file, and the next ones map 
     CHECK(content(p.file) != written);
 }
 
+#if !defined(_WIN32)  // a mapped file cannot be replaced
+TEST_CASE("the plan of a loaded model does not depend on what is at the path of its packed weights by now") {
+    Packed p;
+    if (!p.packs()) return skip("this processor's kernels read the model's own rows");
+    const Model model = p.load();
+    const auto plan_of = [&] {
+        MemoryPlan plan;
+        const Status s = Session::plan(model).get(plan);
+        CHECK_MESSAGE(s.ok(), s.message());
+        return plan;
+    };
+    const MemoryPlan before = plan_of();
+    CHECK(before.file_bytes > content(p.file).size() / 2);
+    const auto same = [&] {
+        const MemoryPlan now = plan_of();
+        CHECK(now.file_bytes == before.file_bytes);
+        CHECK(now.weight_bytes == before.weight_bytes);
+        CHECK(now.draft_weight_bytes == before.draft_weight_bytes);
+        CHECK(text_of(model).size() == 16);
+    };
+    std::filesystem::remove(p.file);
+    same();
+    write_file(p.file, std::vector<std::byte>(100));  // a file of another kind
+    same();
+    std::filesystem::remove(p.file);
+    write_file(p.model, model_bytes(2));
+    REQUIRE(p.try_load(p.file).ok());  // another model's
+    same();
+}
+#endif
+
 TEST_CASE("packed weights of another model, and damaged ones, are packed again") {
     Packed p;
     if (!p.packs()) return skip("this processor's kernels read the model's own rows");

@@ -477,7 +477,7 @@ TEST_CASE("planned memory equals what a model with experts and its contexts allo
         o.n_ubatch = 32;
         std::vector<MemoryItem> items, weights;
         REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
-        REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
+        REQUIRE(machine->plan_weights(rig.plan, rig.weights, nullptr, &weights).ok());
         uint64_t sum = 0, weight_sum = 0;
         for (const MemoryItem& i : items) sum += i.bytes;
         for (const MemoryItem& i : weights) weight_sum += i.bytes;
@@ -501,7 +501,7 @@ TEST_CASE("experts in host memory give the same bits and take the planned memory
             for (uint32_t i = 1; i <= 3; ++i) plan.slots[op.w[i]].on_host = true;
     auto machine = vk::make_backend(shared_gpu());
     std::vector<MemoryItem> items;
-    REQUIRE(machine->plan_weights(plan, rig.weights, &items).ok());
+    REQUIRE(machine->plan_weights(plan, rig.weights, nullptr, &items).ok());
     uint64_t device = 0, pinned = 0;
     bool layers[2] = {};
     for (const MemoryItem& i : items) {

@@ -166,7 +166,7 @@ TEST_CASE("planned memory equals what contexts and a model allocate on the GPU")
     Rig rig(narrow_of(true));
     auto machine = vk::make_backend(shared_gpu());
     std::vector<MemoryItem> weights;
-    REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
+    REQUIRE(machine->plan_weights(rig.plan, rig.weights, nullptr, &weights).ok());
     CHECK(sum_of(weights) >= rig.gpu->weight_bytes());
     CHECK(sum_of(weights) < rig.gpu->weight_bytes() + 65536);
     const Type types[] = {Type::f16, Type::q8_0, Type::q4_0, Type::q4_1};

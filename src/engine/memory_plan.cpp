@@ -138,7 +138,7 @@ Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<Memo
     add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
     Weights weights;
     AUSPEX_TRY(weights_of(model, plan).get(weights));
-    return model.device->machine->plan_weights(plan, weights, items);
+    return model.device->machine->plan_weights(plan, weights, model.program.get(), items);
 }
 
 /// What a model and a session may take together: what is free now, on a GPU within the caller's limit, and what the

@@ -204,7 +204,7 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
     weights.release = [&model](const std::byte* rows, uint64_t n_byte) {
         for (const File& f : model.files) f.release(rows, n_byte);
     };
-    if (model.packed_file.empty()) return weights;
+    if (model.packed_file.empty() || model.program) return weights;
     Checksum stamp;
     uint64_t bytes = 0;
     for (const File& f : model.files) {

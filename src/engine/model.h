@@ -46,7 +46,7 @@ namespace detail {
 /// errors    bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
 
-/// The weights of `plan`, a plan of this model, for its back end.
+/// The weights of `plan`, a plan of this model, for its back end; packed_file only of a model that is not loaded yet.
 /// errors    as of find_weights(); bad_argument: packed_file with a model that is not from files.
 Result<Weights> weights_of(const Model::Impl& model, const Plan& plan);
 

@@ -287,7 +287,10 @@ class Backend {
     /// What shortens the next start; see Device::pipeline_cache(). Empty where there is none.
     virtual std::vector<std::byte> pipeline_cache() const = 0;
     /// What load() would take, added to `items`; reads no tensor.
-    virtual Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const = 0;
+    ///
+    /// loaded    the model if it is loaded already: then what it takes. Its plan may have more MTP blocks. Else null.
+    virtual Status plan_weights(const Plan& plan, const Weights& weights, const LoadedModel* loaded,
+                                std::vector<MemoryItem>* items) const = 0;
     /// What LoadedModel::open() would take.
     virtual Status plan_context(const Plan& plan, const ContextOptions& options,
                                 std::vector<MemoryItem>* items) const = 0;

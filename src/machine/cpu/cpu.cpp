@@ -42,7 +42,8 @@ class CpuBackend : public Backend {
     std::vector<std::byte> pipeline_cache() const override { return {}; }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override;
-    Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const override;
+    Status plan_weights(const Plan& plan, const Weights& weights, const LoadedModel* loaded,
+                        std::vector<MemoryItem>* items) const override;
     Status plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const override;
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override;
 
@@ -216,15 +217,17 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     return std::shared_ptr<LoadedModel>(std::move(model));
 }
 
-Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
+Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, const LoadedModel* loaded,
+                                std::vector<MemoryItem>* items) const {
     using namespace cpu_impl;
     const std::vector<Use> use = uses(plan);
     std::vector<bool> trunk(plan.slots.size(), false);
     for (const Op& op : plan.trunk.ops)
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
-    PackedFile file;
-    if (!weights.packed_file.empty())
+    PackedFile file;  // for a model that is loaded, what is at the path now says nothing
+    const bool mapped = loaded != nullptr && !static_cast<const CpuModel*>(loaded)->packed.empty();
+    if (loaded == nullptr && !weights.packed_file.empty())
         AUSPEX_TRY(PackedFile::open(weights.packed_file, packed_key(plan, use, weights, *kernels)).get(file));
     std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, MemoryPlace place) {
@@ -250,7 +253,7 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
             const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)
                 add(what, plain, MemoryPlace::file);
-            else if (!file.find(id).empty())
+            else if (mapped || !file.find(id).empty())
                 add(what + ", packed file", packed, MemoryPlace::file);
             else
                 add(what + ", repacked", packed, MemoryPlace::allocator);

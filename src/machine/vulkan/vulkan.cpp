@@ -104,7 +104,8 @@ class VulkanBackend : public Backend {
         const DeviceTraits& t = device->gpu->traits;
         return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend_matrix ? 2048 : kDefaultUbatch;
     }
-    Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override {
+    Status plan_weights(const Plan& plan, const Weights&, const LoadedModel*,
+                        std::vector<MemoryItem>* items) const override {
         return VulkanModel::plan_weights(device, plan, items);
     }
     Status plan_context(const Plan& plan, const ContextOptions& options,
