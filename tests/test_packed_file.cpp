@@ -162,6 +162,18 @@ TEST_CASE("packed weights of another model, and damaged ones, are packed again")
     CHECK(p.warnings.empty());
 }
 
+TEST_CASE("a model's file that was last written when the system began to count has packed weights, too") {
+    Packed p;
+    using Time = std::filesystem::file_time_type;
+    // file_time_type has an epoch of its own: move by what separates the file from 1970
+    const auto age = std::chrono::system_clock::now().time_since_epoch();
+    std::filesystem::last_write_time(p.model, Time::clock::now() - std::chrono::duration_cast<Time::duration>(age));
+    Model model;
+    const Status s = p.try_load(p.file).get(model);
+    CHECK_MESSAGE(s.ok(), s.message());
+    CHECK(p.warnings.empty());
+}
+
 TEST_CASE("a file of another kind is not replaced by packed weights, and one that cannot be written is a warning") {
     Packed p;
     Model model;

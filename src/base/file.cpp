@@ -17,7 +17,7 @@ struct Bytes {
     size_t size = 0;
     const std::byte* map = nullptr;  ///< null: allocated
     size_t map_bytes = 0;
-    uint64_t modified = 0;
+    std::optional<uint64_t> modified;
 };
 
 /// A part of an open file, and the name that errors give it.
@@ -297,7 +297,7 @@ void File::close() {
     copy_.reset();
     data_ = map_ = nullptr;
     size_ = map_bytes_ = 0;
-    modified_ = 0;
+    modified_.reset();
 }
 
 File::File(File&& o) noexcept { *this = std::move(o); }
@@ -309,7 +309,7 @@ File& File::operator=(File&& o) noexcept {
         size_ = std::exchange(o.size_, size_t{0});
         map_ = std::exchange(o.map_, nullptr);
         map_bytes_ = std::exchange(o.map_bytes_, size_t{0});
-        modified_ = std::exchange(o.modified_, uint64_t{0});
+        modified_ = std::exchange(o.modified_, std::nullopt);
         copy_ = std::move(o.copy_);
     }
     return *this;

@@ -6,6 +6,8 @@
 #pragma once
 #include "base.h"
 
+#include <optional>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -51,8 +53,8 @@ class File {
     static constexpr size_t kByteAlignment = 8;
     Span<const std::byte> bytes() const { return {data_, size_}; }
     bool is_copy() const { return data_ && !map_; }
-    /// When it was last written, as the system counts; 0 where that is not known.
-    uint64_t modified() const { return modified_; }
+    /// When it was last written, as the system counts; empty where that is not known.
+    std::optional<uint64_t> modified() const { return modified_; }
     /// Takes the pages of these bytes out of the process's memory, if they are bytes of this file and it is mapped.
     /// They are read again when they are next used, from the system's cache while it keeps them.
     void release(const std::byte* from, uint64_t n_byte) const;
@@ -65,7 +67,7 @@ class File {
     size_t size_ = 0;
     const std::byte* map_ = nullptr;  ///< the pages around data_; null: a copy
     size_t map_bytes_ = 0;
-    uint64_t modified_ = 0;
+    std::optional<uint64_t> modified_;
     Block copy_;
 };
 

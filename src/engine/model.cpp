@@ -208,8 +208,9 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
     Checksum stamp;
     uint64_t bytes = 0;
     for (const File& f : model.files) {
-        const uint64_t of_file[] = {f.bytes().size(), f.modified()};
-        if (of_file[1] == 0) break;
+        const std::optional<uint64_t> modified = f.modified();
+        if (!modified) break;
+        const uint64_t of_file[] = {f.bytes().size(), *modified};
         stamp.add(of_file, sizeof of_file);
         bytes += of_file[0];
     }
