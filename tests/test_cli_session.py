@@ -2,6 +2,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import unittest
@@ -56,6 +57,25 @@ class RunSession(BaseSession):
         text = LOG + first["text"] + " and then"
         self.assertEqual(again["session"]["tokens"], len(json.loads(self.done("tokenize", "-p", text))) + 5)
         self.assertEqual(self.names(), ["a.session"])
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
+    def test_what_another_process_saves_while_the_prompt_is_awaited_is_continued(self):
+        self.text(3, "-p", LOG, "--session", self.path)
+        other, prompt = os.path.join(self.folder, "b.session"), os.path.join(self.folder, "prompt")
+        shutil.copy(self.path, other)
+        saved = self.text(300, "--session", other)["session"]["tokens"]
+        os.mkfifo(prompt)
+        command = [BINARY, "run", "--device", "cpu", "--json", "-n", "5", "--session", self.path, "-f", prompt]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            with open(prompt, "wb") as f:  # waits until it reads the prompt: it has seen the file by then
+                os.replace(other, self.path)
+                f.write(b" and then")
+            out, err = p.communicate(timeout=600)
+        self.assertEqual(p.returncode, 0, err)
+        o = json.loads(out)
+        self.assertEqual(o["session"]["tokens_before"], saved)
+        self.assertEqual(o["session"]["tokens"], saved + o["prompt_tokens"] + 5)
+        self.assertNotIn(b"another program", err)
 
     def test_it_goes_on_with_another_number_of_threads(self):
         whole = self.text(24, "-p", LOG)["ids"]

@@ -65,6 +65,8 @@ class Chat {
         if (!s.ok()) return s;
         auspex::SessionOptions options;
         options.progress = progress_line();
+        s = read_session(&kept_);
+        if (!s.ok()) return s;
         int64_t ctx = o_.ctx;
         if (!o_.ctx_given) {
             const int64_t trained = on_.model.info().n_context;
@@ -79,7 +81,8 @@ class Chat {
         if (s.ok()) s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;
         s = auspex::Session::create(on_.model, options).get(session_);
-        if (s.ok()) s = load_session(kept_, o_.place.verbose, session_);
+        if (s.ok()) s = load_session(&kept_, o_.place.verbose, session_);
+        if (s.ok()) s = begin();  // with the messages of what was loaded
         if (!s.ok()) return s;
         costs_.load(on_, options, session_);
         if (o_.place.verbose || stderr_is_terminal()) tell_windows(session_.stats());

@@ -40,8 +40,9 @@ Status read_prompt(const RunOptions& o, const SessionFlag& kept, std::string* to
     return Status(Code::bad_argument, "the prompt is empty; a model continues text, so give it at least one character");
 }
 
-Status find_text(SessionFlag* kept) {
-    const Status s = find_session(kept);
+/// find: find_session() or read_session().
+Status find_text(SessionFlag* kept, Status (*find)(SessionFlag*)) {
+    const Status s = find(kept);
     if (!s.ok() || kept->file.note.empty()) return s;
     return Status(Code::bad_argument,
                   "'" + kept->path + "' holds a chat; continue it with `auspex chat --session`, or name another file");
@@ -70,7 +71,7 @@ Status run(const RunOptions& o, int* exit_code) {
     Status s = check_generate(o.generate);
     if (!s.ok()) return s;
     SessionFlag kept = o.session;
-    s = find_text(&kept);
+    s = find_text(&kept, find_session);
     if (!s.ok()) return s;
     std::string prompt;
     s = read_prompt(o, kept, &prompt);
@@ -81,6 +82,7 @@ Status run(const RunOptions& o, int* exit_code) {
 
     auspex::Sampling sampling;
     s = choose_sampling(o, on.model, &sampling);
+    if (s.ok()) s = find_text(&kept, read_session);
     if (!s.ok()) return s;
     auspex::EncodeOptions encode;
     encode.special = o.special;
@@ -104,7 +106,7 @@ Status run(const RunOptions& o, int* exit_code) {
     options.checkpoint_bytes = 0;  // one prompt, never edited
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
-    if (s.ok()) s = load_session(kept, o.place.verbose, session);
+    if (s.ok()) s = load_session(&kept, o.place.verbose, session);
     if (!s.ok()) return s;
     std::vector<Token> history(session.history().begin(), session.history().end());
     history.insert(history.end(), ids.begin(), ids.end());

@@ -70,21 +70,28 @@ Status find_session(SessionFlag* o) {
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
-    o->exists = std::filesystem::exists(native_path(o->path), error);
-    o->written = time_written(o->path);
-    const Status s = o->exists ? auspex::read_session_file(o->path.c_str()).get(o->file) : Status();
+    const Status s = read_session(o);
     return s.ok() ? check_writable(o->path) : s;
 }
 
-Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session) {
-    if (!o.exists) return {};
-    auspex::SessionFile file;
-    const Status s = session.load(o.path.c_str()).get(file);
+Status read_session(SessionFlag* o) {
+    if (o->path.empty()) return {};
+    std::error_code error;
+    o->exists = std::filesystem::exists(native_path(o->path), error);
+    o->written = time_written(o->path);
+    o->file = auspex::SessionFile();
+    return o->exists ? auspex::read_session_file(o->path.c_str()).get(o->file) : Status();
+}
+
+Status load_session(SessionFlag* o, bool verbose, auspex::Session& session) {
+    if (!o->exists) return {};
+    o->written = time_written(o->path);  // before it is read: a save that comes between is told of
+    const Status s = session.load(o->path.c_str()).get(o->file);
     if (!s.ok()) return s;
-    if (file.recovered)
-        note("the last save to '" + o.path + "' was cut short; the conversation goes on from the save before it");
+    if (o->file.recovered)
+        note("the last save to '" + o->path + "' was cut short; the conversation goes on from the save before it");
     if (verbose || stderr_is_terminal())
-        std::fprintf(stderr, "[continues %s: %zu tokens]\n", printable(o.path).c_str(), file.n_token);
+        std::fprintf(stderr, "[continues %s: %zu tokens]\n", printable(o->path).c_str(), o->file.n_token);
     return {};
 }
 

@@ -17,8 +17,10 @@ void add_session(CLI::App& command, SessionFlag& o);
 /// Reads what the file says about itself. A file that does not exist is a new conversation.
 /// errors    those of read_session_file(); not_found: its folder does not exist.
 Status find_session(SessionFlag* o);
-/// Loads an existing file into the session, and says what was found where that matters.
-Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session);
+/// Reads it again: others may have saved since, while a prompt was typed or the model loaded.
+Status read_session(SessionFlag* o);
+/// Loads an existing file into the session, and says what was found where that matters. o->file is what was loaded.
+Status load_session(SessionFlag* o, bool verbose, auspex::Session& session);
 /// Warns where another program has saved to the file meanwhile. report: if given, what was written.
 Status save_session(SessionFlag* o, bool verbose, const std::string& note, const auspex::Session& session,
                     auspex::SaveReport* report = nullptr);
