@@ -392,7 +392,8 @@ class AUSPEX_API Model {
     /// path      UTF-8. Unless LoadOptions::copy_file is set the file is mapped: while the Model lives nobody may
     ///           shorten the file or overwrite it in place, or the operating system may end the process (SIGBUS).
     ///           Replacing it by rename or deleting it is safe.
-    /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
+    /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled. Vectors (norms,
+    ///           biases) with a value that is not finite are bad_file; matrices are not checked for such values.
     /// cost      reads the file once.
     static Result<Model> load(const Device& device, const char* path, const LoadOptions& options = {});
     /// The same from memory. The bytes must outlive the Model and are read in place; if their address is not a multiple

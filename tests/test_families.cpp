@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "../src/machine/cpu/cpu.h"
@@ -248,6 +249,32 @@ TEST_CASE("fused tensors give the same bits as separate ones" * doctest::test_su
             const std::vector<float> fused = last_logits(tiny_model(o));
             REQUIRE(apart.size() == fused.size());
             CHECK(std::memcmp(apart.data(), fused.data(), apart.size() * sizeof(float)) == 0);
+        }
+    }
+}
+
+TEST_CASE("a vector with a value that is not finite is refused with its tensor and place") {
+    struct Case {
+        Family family;
+        const char* tensor;
+    };
+    const Device device = cpu_device();
+    for (const Case& c :
+         {Case{Family::qwen35, "output_norm.weight"}, Case{Family::qwen35, "blk.0.ssm_a"},
+          Case{Family::qwen35, "blk.0.ssm_dt.bias"}, Case{Family::qwen35, "blk.0.ssm_conv1d.weight"},
+          Case{Family::qwen35, "blk.3.attn_q_norm.weight"}, Case{Family::qwen35, "blk.4.nextn.enorm.weight"},
+          Case{Family::qwen35moe, "blk.0.ffn_gate_inp_shexp.weight"}, Case{Family::step35, "blk.1.exp_probs_b.bias"}}) {
+        CAPTURE(c.tensor);
+        std::vector<std::byte> bytes = tiny_of(c.family);
+        Gguf file;
+        REQUIRE(Gguf::parse(bytes).get(file).ok());
+        REQUIRE(file.tensor(c.tensor));
+        float* values = reinterpret_cast<float*>(bytes.data() + file.tensor(c.tensor)->file_offset);
+        for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+            values[3] = wrong;
+            const Status s = Model::load(device, bytes).status();
+            CHECK(s.code == Code::bad_file);
+            check_says(s, {c.tensor, "at 3", "expected finite numbers"});
         }
     }
 }

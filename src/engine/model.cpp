@@ -33,6 +33,13 @@ std::string token_text(const Gguf& file, const char* key) {
                                                             : std::string();
 }
 
+/// An error of the file with MTP blocks, if one is given.
+Status of_draft(const LoadOptions& options, const Status& s) {
+    if (options.mtp_file.empty() && options.mtp_bytes.empty()) return s;
+    return fail(s.code, "with the draft file", options.mtp_file.empty() ? "" : " '" + options.mtp_file + "'", ": ",
+                s.text);
+}
+
 /// Everything after the header is parsed.
 Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
@@ -49,6 +56,11 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     AUSPEX_TRY(check_weights(*m));
     Weights weights;
     AUSPEX_TRY(weights_of(*m, m->plan).get(weights));
+    if (const Status s = check_vectors(m->plan, weights); !s.ok()) {
+        Plan trunk = m->plan;
+        trunk.mtp.clear();
+        return check_vectors(trunk, weights).ok() ? of_draft(options, s) : s;
+    }
     const Logger& log = m->device->options.log;
     if (log) weights.warn = [&log](const std::string& text) { log(LogLevel::warning, text); };
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
@@ -111,8 +123,7 @@ Status add_mtp_file(const LoadOptions& options, bool copy, Model::Impl* m) {
     Gguf draft;
     Status s = named ? open_gguf(options.mtp_file.c_str(), copy, m, &draft) : parse_bytes(options.mtp_bytes, m, &draft);
     if (s.ok()) s = pair_files(m->gguf, draft).get(m->gguf);
-    if (s.ok()) return s;
-    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+    return s.ok() ? s : of_draft(options, s);
 }
 
 /// Loads a model of one file that is in memory. Bytes of the caller stay the caller's.

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
@@ -55,6 +56,29 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
                 found.pieces[id].push_back({t->data + r.first * bytes, static_cast<size_t>(r.n * bytes)});
     }
     return found;
+}
+
+Status check_vectors(const Plan& plan, const Weights& weights) {
+    std::vector<bool> seen(plan.slots.size(), false);
+    std::vector<float> values;
+    for (const Tape* tape : plan.tapes())
+        for (const Op& op : tape->ops) {
+            if (op.kind == OpKind::embed || op.kind == OpKind::matmul) continue;
+            for (uint32_t i = op.kind == OpKind::moe ? 7 : 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
+                const SlotId id = op.w[i];
+                if (id == kNoSlot || seen[id] || weights.data[id] == nullptr) continue;
+                seen[id] = true;
+                const Slot& s = plan.slot(id);
+                values.resize(static_cast<size_t>(s.n_value()));
+                decode_row(s.type, weights.data[id], values.data(), values.size());
+                for (size_t k = 0; k < values.size(); ++k)
+                    if (!std::isfinite(values[k]))
+                        return fail(Code::bad_file, "tensor '", s.name, "' holds ", double{values[k]}, " at ", k,
+                                    ", expected finite numbers; the file is damaged or was converted wrongly: get or "
+                                    "convert it again");
+            }
+        }
+    return {};
 }
 
 }  // namespace detail

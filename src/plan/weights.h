@@ -44,6 +44,12 @@ struct Weights {
 /// errors    bad_file: a tensor is missing.
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
+/// Refuses vectors (norms, biases, convolutions, decays: whatever an operation reads value by value) that hold a value
+/// which is not finite: every logit would be NaN. Matrices are not read.
+///
+/// errors    bad_file: names the tensor and the first such value.
+Status check_vectors(const Plan& plan, const Weights& weights);
+
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
