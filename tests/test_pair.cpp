@@ -1,7 +1,10 @@
 // Tests of a model whose draft blocks are in a file of their own.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <limits>
 
 #include "../src/engine/model.h"
 #include "../src/plan/arch.h"
@@ -101,6 +104,7 @@ void check_pairs(const Device& device, Family family, bool all, bool slim = fals
 struct Header {
     const char* arch = "qwen35";
     uint32_t n_block = 4, n_mtp = 0, d_model = 64, n_vocab = 8, n_token = 8;
+    uint32_t n_output = 0;  ///< rows of a head of its own
     bool blocks = true, trunk = true;
     std::vector<uint32_t> heads;
     Bytes bytes;
@@ -118,6 +122,7 @@ struct Header {
             w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model)));
         };
         if (n_vocab) add("token_embd.weight", n_vocab);
+        if (n_output) add("output.weight", n_output);
         if (trunk) add("blk.0.attn_norm.weight", 1);
         if (n_mtp && blocks) add("blk." + std::to_string(n_block - n_mtp) + ".nextn.eh_proj.weight", 2);
         bytes = w.finish();
@@ -214,6 +219,35 @@ TEST_CASE("both files of a pair may be sharded, and the plan is known from their
     CHECK(s.text.find("shard") != std::string::npos);
 }
 
+TEST_CASE("errors of the draft file name it") {
+    const Written trunk("test_pair-own.gguf", tiny(Family::qwen35, Packaging::trunk));
+    const Device device = cpu_device();
+    const auto check = [&](const char* tensor, const char* what, auto change) {
+        Bytes bytes = tiny(Family::qwen35, Packaging::mtp);
+        Gguf file;
+        REQUIRE(Gguf::parse(bytes).get(file).ok());
+        REQUIRE(file.tensor(tensor));
+        change(bytes, *file.tensor(tensor));
+        const Written draft("test_pair-draft.gguf", bytes);
+        LoadOptions options;
+        options.mtp_file = draft.path;
+        const Status s = Model::load(device, trunk.path.c_str(), options).status();
+        CHECK(s.code == Code::bad_file);
+        CHECK_MESSAGE(s.text.find("with the draft file 'test_pair-draft.gguf': tensor '" + std::string(tensor) +
+                                  what) != std::string::npos,
+                      s.text);
+    };
+    check("blk.2.nextn.eh_proj.weight", "' is [512, 256], expected [256, 512]", [](Bytes& bytes, const Tensor& t) {
+        std::byte* shape = bytes.data() + (reinterpret_cast<const std::byte*>(t.name.data()) - bytes.data()) +
+                           t.name.size() + 4;  // behind the number of dimensions
+        std::swap_ranges(shape, shape + 8, shape + 8);
+    });
+    check("blk.2.nextn.hnorm.weight", "' holds inf at 0", [](Bytes& bytes, const Tensor& t) {
+        const float wrong = std::numeric_limits<float>::infinity();
+        std::memcpy(bytes.data() + t.file_offset, &wrong, sizeof wrong);
+    });
+}
+
 TEST_CASE("a smaller head in the draft file is used for drafts, a larger one is ignored") {
     const Device device = cpu_device();
     const Bytes trunk = tiny(Family::qwen35, Packaging::trunk),
@@ -245,6 +279,9 @@ TEST_CASE("files that do not belong together are rejected with the difference") 
     d = draft_header();
     d.n_vocab = 9;
     refused({}, d, {"token_embd.weight", "[9, 64]", "expected [8, 64]"});
+    d = draft_header();
+    d.n_output = 100;  // the model's embedding is its head
+    refused({}, d, {"'output.weight' is [100, 64]", "expected [8, 64]"});
     d = draft_header();
     d.n_token = 7;
     refused({}, d, {"7 tokens", "expected 8"});

@@ -122,8 +122,16 @@ Status add_mtp_file(const LoadOptions& options, bool copy, Model::Impl* m) {
     if (!options.mtp || (!named && !given)) return {};
     Gguf draft;
     Status s = named ? open_gguf(options.mtp_file.c_str(), copy, m, &draft) : parse_bytes(options.mtp_bytes, m, &draft);
-    if (s.ok()) s = pair_files(m->gguf, draft).get(m->gguf);
-    return s.ok() ? s : of_draft(options, s);
+    Gguf pair;
+    if (s.ok()) s = pair_files(m->gguf, draft).get(pair);
+    if (!s.ok()) return of_draft(options, s);
+    // Where the model alone has a plan and the pair has none, it is for what the draft file says.
+    PlanOptions alone;
+    alone.mtp = false;
+    s = make_plan(pair, PlanOptions()).status();
+    if (!s.ok() && make_plan(m->gguf, alone).ok()) return of_draft(options, s);
+    m->gguf = std::move(pair);
+    return {};
 }
 
 /// Loads a model of one file that is in memory. Bytes of the caller stay the caller's.

@@ -61,18 +61,24 @@ bool may_differ(std::string_view key, const std::string& arch) {
            rest.substr(0, 13) == "rope.scaling.";
 }
 
+/// "output.weight", or the embedding if that serves as the head.
+const Tensor* head_of(const Gguf& g) {
+    const Tensor* head = g.tensor("output.weight");
+    return head ? head : g.tensor("token_embd.weight");
+}
+
 /// Checks that a table outside the blocks has the same shape in both files, if the draft file has it.
-Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
-    const Tensor *a = model.tensor(name), *b = draft.tensor(name);
-    if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
-    return fail(Code::bad_file, "tensor '", name, "' is [", b->ne[1], ", ", b->ne[0],
-                "] (n_vocab, d_model) in the draft file, expected [", a->ne[1], ", ", a->ne[0], "] as in the model",
-                kOther);
+Status same_shape(const Tensor* model, const Tensor* draft) {
+    if (!model || !draft || (model->ne[0] == draft->ne[0] && model->ne[1] == draft->ne[1])) return {};
+    return fail(Code::bad_file, "tensor '", draft->name, "' is [", draft->ne[1], ", ", draft->ne[0],
+                "] (n_vocab, d_model) in the draft file, expected [", model->ne[1], ", ", model->ne[0],
+                "] as in the model", kOther);
 }
 
 Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model,
                   const Blocks& of_draft) {
-    for (const char* name : {"token_embd.weight", "output.weight"}) AUSPEX_TRY(same_shape(model, draft, name));
+    AUSPEX_TRY(same_shape(model.tensor("token_embd.weight"), draft.tensor("token_embd.weight")));
+    AUSPEX_TRY(same_shape(head_of(model), draft.tensor("output.weight")));
     const Meta *a = model.find("tokenizer.ggml.tokens"), *b = draft.find("tokenizer.ggml.tokens");
     if (a && b && a->n != b->n)
         return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n,
@@ -87,12 +93,6 @@ Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch,
         if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
     }
     return {};
-}
-
-/// "output.weight", or the embedding if that serves as the head.
-const Tensor* head_of(const Gguf& g) {
-    const Tensor* head = g.tensor("output.weight");
-    return head ? head : g.tensor("token_embd.weight");
 }
 
 }  // namespace
