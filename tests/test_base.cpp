@@ -221,6 +221,7 @@ TEST_CASE("the names of all shards follow from the name of one") {
     CHECK(contains(renamed, "must end in '-00001-of-00003.gguf'"));
     CHECK_FALSE(shard_paths("x-00002-of-00003.gguf", 0, 3).ok());  // name and key disagree
     CHECK(shard_paths("x-00004-of-00003.gguf", 3, 3).status().code == Code::bad_file);
+    CHECK(contains(shard_paths("x-00004-of-00003.gguf", 3, 3).status(), "shard 4 of 3"));
     CHECK(shard_paths("x-00001-of-00000.gguf", 0, 0).status().code == Code::bad_file);
     CHECK(shard_paths("x-00001-of-01025.gguf", 0, 1025).status().code == Code::bad_file);
 }

@@ -472,18 +472,25 @@ TEST_CASE("shards that do not belong together are refused") {
     refused(joined({shard(0, 3, 3, "a")}).status(), Code::bad_file, {"3 shards", "1 were given"});
     refused(joined({shard(0, 0, 2, "a"), shard(1, 0, 2, "b")}).status(), Code::bad_file, {"0 shards", "2 were given"});
     refused(joined({shard(0, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,
-            {"shard 1 says it is number 0"});
+            {"shard 2 says it is shard 1"});
     refused(joined({shard(1, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,
-            {"shard 0 says it is number 1"});
+            {"shard 1 says it is shard 2"});
     refused(joined({shard(0, 2, 2, "a"), shard(1, 3, 2, "b")}).status(), Code::bad_file,
-            {"shard 1 says the model has 3 shards"});
+            {"shard 2 says the model has 3 shards"});
     refused(joined({shard(0, 2, 5, "a"), shard(1, 2, 5, "b")}).status(), Code::bad_file, {"5 tensors", "hold 2"});
     refused(joined({shard(0, 2, 2, "a"), shard(1, 2, -1, "b")}).status(), Code::bad_file,
-            {"split.tensors.count", "i32 -1"});
-    refused(joined({shard(0, 2, 2, "a"), shard(1, 2, 2, "a")}).status(), Code::bad_file, {"'a'", "shard 1"});
+            {"shard 2: ", "split.tensors.count", "i32 -1"});
+    refused(joined({shard(0, 2, 2, "a"), shard(1, 2, 2, "a")}).status(), Code::bad_file, {"'a' of shard 2"});
+    for (uint16_t with = 1; with < 20; ++with) {  // whichever has the name again, and whatever the sort does with it
+        std::vector<std::vector<std::byte>> files;
+        for (uint16_t i = 0; i < 20; ++i)
+            files.push_back(shard(i, 20, 20, i == with ? "t0" : ("t" + std::to_string(i)).c_str()));
+        const std::string words = "'t0' of shard " + std::to_string(with + 1) + " is";
+        refused(joined(files).status(), Code::bad_file, {words.c_str()});
+    }
     refused(joined({shard(0, 2, 2, "a", "qwen35"), shard(1, 2, 2, "b", "step35")}).status(), Code::bad_file,
-            {"'step35'", "'qwen35'"});
-    refused(joined({shard(0, 2, 2, "a"), GgufWriter().finish()}).status(), Code::bad_file, {"shard 1"});
+            {"shard 2 is of", "'step35'", "shard 1 of 'qwen35'"});
+    refused(joined({shard(0, 2, 2, "a"), GgufWriter().finish()}).status(), Code::bad_file, {"shard 2"});
 }
 
 TEST_CASE("a vocabulary of 250,000 tokens is read without copying the strings") {

@@ -203,6 +203,14 @@ TEST_CASE("both files of a pair may be sharded, and the plan is known from their
     CHECK(before.file_bytes == after.file_bytes);
     CHECK(before.weight_bytes + before.file_bytes >= model.info().weight_bytes);
 
+    {
+        const Written wrong("test_pair-wrong-00001-of-00002.gguf", parts[0]),
+            again("test_pair-wrong-00002-of-00002.gguf", parts[0]);
+        s = Model::load(device, wrong.path.c_str()).status();
+        CHECK(s.code == Code::bad_file);
+        CHECK(s.text.find("shard 2 ('" + again.path + "') says it is shard 1") != std::string::npos);
+    }
+
     load.mtp = false;  // then it is not even opened
     load.mtp_file = "nowhere.gguf";
     REQUIRE(Model::load(device, trunk.path.c_str(), load).get(model).ok());

@@ -373,7 +373,7 @@ Result<File> File::read(const FileReader& reader, const Allocator& copy_to, cons
 
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count) {
     if (count == 0 || count > kMaxShards || no >= count)
-        return fail(Code::bad_file, "'", first, "' says it is shard ", no, " (counted from 0) of ", count,
+        return fail(Code::bad_file, "'", first, "' says it is shard ", uint64_t{no} + 1, " of ", count,
                     ", expected one of 1 to ", kMaxShards,
                     " shards. The file is damaged or was split by a faulty tool: split it again.");
     const std::string suffix = file_impl::shard_suffix(no, count);

@@ -301,10 +301,13 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
 inline std::string_view name_of(const Meta& m) { return m.key; }
 inline std::string_view name_of(const Tensor& t) { return t.name; }
 
-/// Indices of names in their order; `twice` receives the index of a name that comes again, or SIZE_MAX.
+/// Indices of names in their order, equal ones as they come; `twice` receives the index of a name that came before, or
+/// SIZE_MAX.
 std::vector<uint32_t> sorted_names(const std::vector<std::string_view>& names, size_t* twice) {
-    std::vector<uint32_t> order =
-        sorted_indices(names.size(), [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+    std::vector<uint32_t> order = sorted_indices(names.size(), [&](uint32_t a, uint32_t b) {
+        const int differs = names[a].compare(names[b]);
+        return differs != 0 ? differs < 0 : a < b;
+    });
     *twice = SIZE_MAX;
     for (size_t i = 1; i < order.size(); ++i)
         if (names[order[i - 1]] == names[order[i]]) *twice = order[i];
@@ -374,8 +377,11 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     return g;
 }
 
-Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
+Result<Gguf> Gguf::join(std::vector<Gguf> shards, const std::vector<std::string>& names) {
     namespace impl = gguf_impl;
+    const auto shard = [&](uint64_t i) {
+        return say("shard ", i + 1, i < names.size() ? " ('" + names[static_cast<size_t>(i)] + "')" : std::string());
+    };
     constexpr char kTogether[] = " Give all shards of one model, in order, from the same download.";
     if (shards.empty()) return fail(Code::bad_argument, "no shards were given, expected at least one");
     for (uint32_t i = 0; i < shards.size(); ++i) {
@@ -383,17 +389,16 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         uint32_t count = 0, no = 0;
         Status status = s.get_u32("split.count", 1).get(count);
         if (status.ok()) status = s.get_u32("split.no", 0).get(no);
-        if (!status.ok()) return status;
+        if (!status.ok()) return shards.size() == 1 ? status : fail(status.code, shard(i), ": ", status.text);
         if (count == 0 && shards.size() == 1) count = 1;  // tools that merge shards leave 0
         if (count != shards.size())
-            return fail(Code::bad_file, "shard ", i, " says the model has ", count, " shards, but ", shards.size(),
+            return fail(Code::bad_file, shard(i), " says the model has ", count, " shards, but ", shards.size(),
                         " were given.", kTogether);
-        if (no != i)
-            return fail(Code::bad_file, "shard ", i, " says it is number ", no, " (counted from 0).", kTogether);
+        if (no != i) return fail(Code::bad_file, shard(i), " says it is shard ", uint64_t{no} + 1, ".", kTogether);
         const Meta *arch = s.find("general.architecture"), *first = shards[0].find("general.architecture");
         const bool named = arch && first && !arch->strings.empty() && !first->strings.empty();
         if (named && arch->strings[0] != first->strings[0])
-            return fail(Code::bad_file, "shard ", i, " is of architecture ", quote(arch->strings[0]), ", shard 0 of ",
+            return fail(Code::bad_file, shard(i), " is of architecture ", quote(arch->strings[0]), ", shard 1 of ",
                         quote(first->strings[0]), ".", kTogether);
     }
 
@@ -402,10 +407,10 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     for (uint32_t i = 0; i < shards.size(); ++i) {
         if (shards.size() == 1 && !shards[i].find("split.tensors.count")) break;  // an ordinary unsplit file
         uint32_t announced = 0;
-        Status status = shards[i].get_u32("split.tensors.count").get(announced);
-        if (!status.ok()) return status;
+        const Status status = shards[i].get_u32("split.tensors.count").get(announced);
+        if (!status.ok()) return shards.size() == 1 ? status : fail(status.code, shard(i), ": ", status.text);
         if (announced != found)
-            return fail(Code::bad_file, "shard ", i, " says the model has ", announced, " tensors, the shards hold ",
+            return fail(Code::bad_file, shard(i), " says the model has ", announced, " tensors, the shards hold ",
                         found, ".", kTogether);
     }
 
@@ -421,8 +426,8 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     const Tensor* twice = nullptr;
     g.tensor_order_ = impl::sorted_by_name(g.tensors_, &twice);
     if (twice)
-        return fail(Code::bad_file, "tensor ", quote(twice->name), " appears more than once (last in shard ",
-                    twice->shard, ").", kTogether);
+        return fail(Code::bad_file, "tensor ", quote(twice->name), " of ", shard(twice->shard),
+                    " is in an earlier shard, too.", kTogether);
     return g;
 }
 

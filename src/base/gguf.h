@@ -56,9 +56,10 @@ class Gguf {
     /// shard 0. A loader calls this for every file: an unsplit file is one shard, and a single shard of a larger model
     /// is refused here.
     ///
+    /// names     of the shards' files, for errors; may be empty. Errors count shards from 1, as file names do.
     /// errors    bad_file: wrong order or number of shards, shards of different models, a tensor count
     ///           that differs from the announced one, a tensor name that appears twice.
-    static Result<Gguf> join(std::vector<Gguf> shards);
+    static Result<Gguf> join(std::vector<Gguf> shards, const std::vector<std::string>& names = {});
     /// A Gguf of values and tensors from other files. file_bytes: of all those files together.
     /// errors    bad_file: a name appears twice.
     static Result<Gguf> gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes);

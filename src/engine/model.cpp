@@ -98,20 +98,20 @@ Status open_gguf(const char* path, bool copy, Model::Impl* m, Gguf* to) {
     };
     std::vector<Gguf> shards(1);
     AUSPEX_TRY(open(path, &shards[0]));
+    std::vector<std::string> paths;
     uint32_t n = 1, no = 0;
     AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
     AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
     if (n > 1) {
         if (no != 0)
             return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
-        std::vector<std::string> paths;
         AUSPEX_TRY(shard_paths(path, no, n).get(paths));
         shards.resize(n);
         for (uint32_t i = 1; i < n; ++i) {
             AUSPEX_TRY(with_path(open(paths[i].c_str(), &shards[i]), paths[i].c_str()));
         }
     }
-    return Gguf::join(std::move(shards)).get(*to);
+    return Gguf::join(std::move(shards), paths).get(*to);
 }
 
 /// Adds the MTP blocks of LoadOptions::mtp_file or mtp_bytes to the model's table, if given.
