@@ -343,9 +343,9 @@ struct LoadOptions {
     /// On the CPU: a file for the weights in the order in which the processor reads them, about as large as the model;
     /// empty: none. The first load writes it and later loads map it: they pack nothing, and processes share that
     /// memory. A file for another model, instruction set or version is replaced; a file of another kind is refused. If
-    /// it cannot be written, a warning is logged, and the weights stay in the process's own memory. Nobody may shorten
-    /// it while a Model lives. For models loaded from a path or a descriptor; a change of the model's file is detected
-    /// by size, time and samples.
+    /// it cannot be read or written, a warning is logged, and the weights stay in the process's own memory. Nobody may
+    /// shorten it while a Model lives. For models loaded from a path or a descriptor; a change of the model's file is
+    /// detected by size, time and samples.
     std::string packed_file;
 };
 

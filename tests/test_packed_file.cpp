@@ -187,8 +187,14 @@ TEST_CASE("a file of another kind is not replaced by packed weights, and one tha
     REQUIRE(p.warnings.size() == 1);
     CHECK(p.warnings[0].find("packed again at the next start") != std::string::npos);
     CHECK(text_of(model) == text_of(load_model(p.device, p.model)));
-
+    const std::string unreadable = p.folder.file(std::string(300, 'x').c_str());  // no file system takes such a name
+    CHECK(p.try_load(unreadable).get(model).ok());
+    REQUIRE(p.warnings.size() == 2);
+    CHECK(p.warnings[1].find("packed again at the next start") != std::string::npos);
     LoadOptions options;
+    options.packed_file = unreadable;
+    CHECK(Session::plan(p.device, p.model.c_str(), SessionOptions(), options).ok());
+
     options.packed_file = p.file;
     const std::vector<std::byte> bytes = model_bytes(1);
     s = Model::load(p.device, Span<const std::byte>(bytes), options).get(model);

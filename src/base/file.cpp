@@ -220,6 +220,8 @@ inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* cop
 }
 inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool copies, Block* copy) {
     const int file = static_cast<int>(range.file);
+    if (file != range.file)
+        return fail(Code::bad_argument, range_name(range), ": expected a descriptor, which is an int");
     uint64_t size = 0;
     AUSPEX_TRY(size_of(file, range_name(range)).get(size));
     Part part;

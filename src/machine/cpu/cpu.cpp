@@ -107,6 +107,15 @@ uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights
     return sum.value();
 }
 
+/// Maps the file of packed weights, if one is named. One that cannot be read is done without, as one that cannot be
+/// written is, and is left as it is: *unread is why.
+Status open_packed(const Weights& weights, uint64_t key, PackedFile* to, Status* unread) {
+    const Status s = PackedFile::open(weights.packed_file, key).get(*to);
+    if (s.code != Code::io_error) return s;
+    *unread = s;
+    return {};
+}
+
 /// Writes the matrices that are allocated to the file, and has the model read them from there.
 Status move_to_file(const Plan& plan, const std::string& path, uint64_t key, CpuModel* model) {
     std::vector<PackedFile::Part> parts;
@@ -203,16 +212,17 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     if (weights.keep) model->file_rows = weights.data;
     const std::vector<Use> use = uses(plan);
     uint64_t key = 0;
+    Status kept;
     if (!weights.packed_file.empty()) {
         key = packed_key(plan, use, weights, *kernels);
-        AUSPEX_TRY(PackedFile::open(weights.packed_file, key).get(model->packed));
+        AUSPEX_TRY(open_packed(weights, key, &model->packed, &kept));
     }
     AUSPEX_TRY(load_vectors(weights, use, model.get()));
     AUSPEX_TRY(load_matrices(weights, use, progress, model.get()));
     AUSPEX_TRY(check_moe(plan, model->matrices));
-    if (!weights.packed_file.empty() && model->packed.empty())
-        if (const Status s = move_to_file(plan, weights.packed_file, key, model.get()); !s.ok() && weights.warn)
-            weights.warn("the weights are packed again at the next start: " + s.text);
+    if (!weights.packed_file.empty() && model->packed.empty() && kept.ok())
+        kept = move_to_file(plan, weights.packed_file, key, model.get());
+    if (!kept.ok() && weights.warn) weights.warn("the weights are packed again at the next start: " + kept.text);
     if (progress) progress("loading weights", 1.0f);
     return std::shared_ptr<LoadedModel>(std::move(model));
 }
@@ -226,9 +236,10 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, const 
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
     PackedFile file;  // for a model that is loaded, what is at the path now says nothing
+    Status unread;
     const bool mapped = loaded != nullptr && !static_cast<const CpuModel*>(loaded)->packed.empty();
     if (loaded == nullptr && !weights.packed_file.empty())
-        AUSPEX_TRY(PackedFile::open(weights.packed_file, packed_key(plan, use, weights, *kernels)).get(file));
+        AUSPEX_TRY(open_packed(weights, packed_key(plan, use, weights, *kernels), &file, &unread));
     std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, MemoryPlace place) {
         if (bytes == 0) return;
