@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include "../src/engine/model.h"
+#include "../src/plan/arch.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -41,6 +43,30 @@ TEST_CASE("a file's header tells what a loaded model tells") {
     CHECK(file.n_file == 1);
     CHECK(file.mtp.size() == b.n_mtp);
     CHECK(model.describe_plan().find(file.trunk) != std::string::npos);
+}
+
+TEST_CASE("a name or a chat template that is no text is refused") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    detail::Gguf file;
+    REQUIRE(detail::Gguf::parse(bytes).get(file).ok());
+    detail::Plan plan;
+    REQUIRE(detail::make_plan(file, {}).get(plan).ok());
+    ModelInfo info;
+    CHECK(detail::describe_model(plan, file, &info).ok());
+    CHECK(info.name == "tiny");
+    for (const char* key : {"general.name", "tokenizer.chat_template"}) {
+        std::vector<detail::Meta> meta;
+        for (const detail::Meta& m : file.meta())
+            if (m.key != key) meta.push_back(m);
+        meta.push_back(*file.find("tokenizer.ggml.tokens"));  // an array of strings
+        meta.back().key = key;
+        detail::Gguf other;
+        REQUIRE(detail::Gguf::gather(std::move(meta), file.tensors(), bytes.size()).get(other).ok());
+        const Status s = detail::describe_model(plan, other, &info);
+        CHECK(s.code == Code::bad_file);
+        CHECK(s.text.find(std::string("'") + key + "'") != std::string::npos);
+        CHECK(s.text.find("a string") != std::string::npos);
+    }
 }
 
 TEST_CASE("metadata values keep their type, length and first elements") {

@@ -183,7 +183,7 @@ TEST_CASE("numbers with which every logit would be NaN are refused by the name o
 TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, not ignored") {
     for (const char* name :
          {"blk.3.attn_q.bias", "blk.0.ffn_gate_par.weight", "blk.3.attn_sinks.weight", "blk.0.attn_output_norm.weight",
-          "blk.0.ffn_gate.input_scale", "blk.4.ffn_gate_par.weight", "output.bias"}) {
+          "blk.0.ffn_gate.input_scale", "blk.4.ffn_gate_par.weight", "output.bias", "output.scale"}) {
         const Status s = plan_plus(name, nullptr);
         CHECK(s.code == Code::unsupported);
         CHECK(says(s, {name, "'qwen35'"}));
@@ -247,6 +247,17 @@ TEST_CASE("no error text carries a control byte of the file") {
 
 TEST_CASE("a draft-only file is rejected because it cannot run alone") {
     CHECK(says(plan_with(patched("blk.0.attn_norm.weight", "blk.9.attn_norm.weight")), {"MTP", "alone"}));
+}
+
+TEST_CASE("a vocabulary without tensors is not taken for a file of MTP blocks") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    REQUIRE(file.get_u32("qwen35.nextn_predict_layers").value() == 1);
+    REQUIRE(Gguf::gather(file.meta(), {}, bytes.size()).get(file).ok());
+    const Status s = make_plan(file, {}).status();
+    CHECK(says(s, {"token_embd.weight", "missing"}));
+    CHECK(s.text.find("MTP") == std::string::npos);
 }
 
 TEST_CASE("an MTP block without its projection is ignored") {

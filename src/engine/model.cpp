@@ -19,11 +19,6 @@ namespace {
 
 using namespace detail;
 
-std::string text_of(const Gguf& file, const char* key) {
-    Result<std::string> r = file.get_string(key, "");
-    return r.ok() ? r.value() : std::string();
-}
-
 /// The text of the token that `key` names; empty if there is none.
 std::string token_text(const Gguf& file, const char* key) {
     const Meta *id = file.find(key), *texts = file.find("tokenizer.ggml.tokens");
@@ -64,7 +59,7 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     const Logger& log = m->device->options.log;
     if (log) weights.warn = [&log](const std::string& text) { log(LogLevel::warning, text); };
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
-    describe_model(m->plan, m->gguf, &m->info);
+    AUSPEX_TRY(describe_model(m->plan, m->gguf, &m->info));
     m->info.weight_bytes = m->program->weight_bytes();
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
     return {};
@@ -242,10 +237,10 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan) {
     return weights;
 }
 
-void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
+Status describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     using namespace model_impl;
     to->architecture = plan.architecture;
-    to->name = text_of(gguf, "general.name");
+    AUSPEX_TRY(gguf.get_string("general.name", "").get(to->name));
     to->n_layer = plan.n_layer;
     to->n_attention = 0;
     for (const Op& op : plan.trunk.ops) to->n_attention += op.kind == OpKind::attend;
@@ -263,7 +258,10 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     to->file_bytes = gguf.file_bytes();
     const TemplateTokens tokens = {token_text(gguf, "tokenizer.ggml.bos_token_id"),
                                    token_text(gguf, "tokenizer.ggml.eos_token_id")};
-    to->chat_template = recognise(text_of(gguf, "tokenizer.chat_template"), tokens, &to->chat_note);
+    std::string chat;
+    AUSPEX_TRY(gguf.get_string("tokenizer.chat_template", "").get(chat));
+    to->chat_template = recognise(chat, tokens, &to->chat_note);
+    return {};
 }
 
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {

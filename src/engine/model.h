@@ -51,7 +51,8 @@ Status place_experts(Model::Impl& model, const LoadOptions& options);
 Result<Weights> weights_of(const Model::Impl& model, const Plan& plan);
 
 /// Fills in all facts of a model except weight_bytes.
-void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
+/// errors    bad_file: its name or its chat template is no text.
+Status describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
 
 /// out_of_memory if a CPU without memory_limit_bytes has no room for the weights.
 Status check_weights(const Model::Impl& model);

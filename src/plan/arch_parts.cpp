@@ -109,7 +109,7 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
     parts_impl::refuse_variants(b);
     if (!b.ok()) return b.status();
 
-    if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))
+    if (b.has(say("blk.", header.n_layer, ".nextn.eh_proj.weight")) && !b.has("blk.0.attn_norm.weight"))
         return fail(
             Code::unsupported,
             "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and "
