@@ -185,6 +185,13 @@ TEST_CASE("while one writer appends, another cannot, and what a writer drops is 
         REQUIRE(one.append(log.path.c_str(), log.mark).value());
         CHECK(!two.append(log.path.c_str(), log.mark).value());
         REQUIRE(log.add(one, 2, random_bytes(kLogBuffer + 1, 7)).ok());
+#if !defined(_WIN32)  // it cannot be read meanwhile
+        CHECK(fs::file_size(log.path) > log.mark.end);
+        LogReader meanwhile;
+        REQUIRE(meanwhile.open(log.path.c_str()).ok());
+        CHECK(!meanwhile.recovered());  // this save is not cut short: it goes on
+        CHECK(meanwhile.mark().end == log.mark.end);
+#endif
     }
     log.parts.pop_back();
     {  // the one before was dropped, and lets go of the file

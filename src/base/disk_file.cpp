@@ -97,6 +97,7 @@ inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
+inline bool is_updated(intptr_t) { return false; }  // it could not have been opened
 constexpr bool kReadsAtOnce = true;
 constexpr bool kLocksNames = false;
 
@@ -142,6 +143,11 @@ inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     return {};
 }
 
+inline bool is_updated(intptr_t h) {
+    if (::flock(static_cast<int>(h), LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
+    (void)::flock(static_cast<int>(h), LOCK_UN);
+    return false;
+}
 inline void close_file(intptr_t h) { ::close(static_cast<int>(h)); }
 
 inline bool size_of(intptr_t h, uint64_t* to) {
@@ -243,6 +249,7 @@ inline std::string without_links(const std::string& path) { return path; }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
+inline bool is_updated(intptr_t) { return false; }
 constexpr bool kReadsAtOnce = false;  // the place is the stream's
 constexpr bool kLocksNames = false;
 
@@ -317,6 +324,8 @@ Status DiskFile::read(uint64_t at, void* to, uint64_t n) const {
 bool DiskFile::try_read(uint64_t at, void* to, uint64_t n) const {
     return disk_file_impl::read_all(handle_, at, to, n) > 0;
 }
+
+bool DiskFile::is_updated() const { return disk_file_impl::is_updated(handle_); }
 
 bool DiskFile::reads_at_once() { return disk_file_impl::kReadsAtOnce; }
 

@@ -37,6 +37,9 @@ class DiskFile {
     /// The same without a message: allocates nothing. From several threads at once where reads_at_once().
     bool try_read(uint64_t at, void* to, uint64_t n) const;
     static bool reads_at_once();
+    /// Whether somebody else has the file open for updates at this moment; false where that is not known. It takes the
+    /// lock for a moment: an update that begins just then is refused.
+    bool is_updated() const;
     Status write(uint64_t at, const void* from, uint64_t n);
     /// Waits until everything written is on the disk.
     Status sync();

@@ -106,6 +106,20 @@ bool LogReader::read_commit(uint64_t at, uint64_t bytes) {
     return true;
 }
 
+/// Takes the commit with which the file ends, if it does.
+Result<bool> LogReader::find_commit(uint64_t size) {
+    using namespace part_log_impl;
+    LogTail tail{};
+    if (size < first_record_ || size - first_record_ < sizeof(RecordHead) + sizeof tail) return false;
+    const Status s = file_.read(size - sizeof tail, &tail, sizeof tail);
+    if (s.code == Code::bad_file) return false;  // its writer has just given up and made it shorter
+    AUSPEX_TRY(s);
+    const uint64_t room = (size - first_record_ - sizeof(RecordHead) - sizeof tail) / sizeof(LogPart);
+    if (tail.n_part > std::min(room, kMaxLogParts)) return false;
+    const uint64_t bytes = tail.n_part * sizeof(LogPart) + sizeof tail;
+    return read_commit(size - bytes - sizeof(RecordHead), bytes);
+}
+
 /// Finds the last whole commit of a file that does not end with one.
 void LogReader::scan(uint64_t size) {
     using namespace part_log_impl;
@@ -129,19 +143,17 @@ Status LogReader::open(const char* path) {
     AUSPEX_TRY(file_.size().get(size));
     AUSPEX_TRY(read_head(size));
     buffer_.resize(kLogBuffer);
-    LogTail tail{};
-    bool found = false;
-    if (size - first_record_ >= sizeof(RecordHead) + sizeof tail) {
-        AUSPEX_TRY(file_.read(size - sizeof tail, &tail, sizeof tail));
-        const uint64_t room = (size - first_record_ - sizeof(RecordHead) - sizeof tail) / sizeof(LogPart);
-        if (tail.n_part <= std::min(room, kMaxLogParts)) {
-            const uint64_t bytes = tail.n_part * sizeof(LogPart) + sizeof tail;
-            found = read_commit(size - bytes - sizeof(RecordHead), bytes);
-        }
+    for (uint64_t before = ~size; before != size;) {
+        bool found = false;
+        AUSPEX_TRY(find_commit(size).get(found));
+        if (found) recovered_ = false;
+        if (found) return {};
+        scan(size);
+        recovered_ = !file_.is_updated();
+        if (!recovered_) break;
+        before = size;  // a save may have ended since: then the size is another
+        AUSPEX_TRY(file_.size().get(size));
     }
-    if (found) return {};
-    scan(size);
-    recovered_ = true;
     if (mark_.end != 0) return {};
     return damaged(file_, "it is cut short before its first save ends, or that save's index does not fit its checksum");
 }

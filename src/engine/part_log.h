@@ -49,7 +49,7 @@ class LogReader {
     Span<const std::byte> identity() const { return identity_; }
     const std::vector<LogPart>& parts() const { return parts_; }
     const LogMark& mark() const { return mark_; }
-    /// Whether something follows the commit: a save that was cut short.
+    /// Whether something follows the commit: a save that was cut short, and not one that is going on.
     bool recovered() const { return recovered_; }
     /// Reads all parts to their ends and checks their checksums. together: with a few threads where there is much to
     /// read.
@@ -63,6 +63,7 @@ class LogReader {
     bool read_commit(uint64_t at, uint64_t bytes);
     bool intact(const LogPart& part, std::byte* buffer) const;
     Result<size_t> n_intact(bool together);
+    Result<bool> find_commit(uint64_t size);
     void scan(uint64_t size);
 
     DiskFile file_;
