@@ -1416,7 +1416,8 @@ class AUSPEX_API ReplyGenerator {
     ///           GPU they now have the rounding of a prompt, and the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
     Result<SyncReport> resume();
-    /// What was held back. Also for a reply that has not ended, which then has.
+    /// What was held back. Also for a reply that has not ended, which then has. Bytes of a character that is
+    /// not complete are not shown: a generator on a history that ends inside one begins its text with all of it.
     ///
     /// errors    bad_argument: an empty generator, or a second call; out_of_memory.
     Result<std::vector<ReplyEvent>> finish();
@@ -1425,7 +1426,8 @@ class AUSPEX_API ReplyGenerator {
     Finish ended() const;
     /// The stop string that ended the reply, until the generator is moved or destroyed; null: none did.
     const std::string* stop() const;
-    /// The tokens of the reply, without one that ended it. The view is valid until the generator's next call.
+    /// The tokens of the reply, without one that ended it. With a stop string those that hold it are the last ones: the
+    /// text may end before them, or inside the first. The view is valid until the generator's next call.
     Span<const Token> tokens() const;
     /// The next token belongs to the thinking, as far as the text so far says.
     bool in_thinking() const;

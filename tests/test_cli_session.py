@@ -13,6 +13,9 @@ from test_cli import BINARY, LOG, BaseCli, auspex
 DOUBLE = "Write a Python function that returns the double of a number.\n"
 SQUARE = "Write a Python function that returns the square of a number.\n"
 
+PARTY = "\U0001f389"  # three tokens of the demo model
+PARTY_PROMPT = "\u65e5\u672c" + f" {PARTY} \u65e5\u672c" * 4
+
 
 class BaseSession(BaseCli):
     def setUp(self):
@@ -82,6 +85,41 @@ class RunSession(BaseSession):
         ids = self.text(12, "-p", LOG, "--session", self.path, "--threads", 2)["ids"]
         ids += self.text(12, "--session", self.path, "--threads", 4)["ids"]
         self.assertEqual(ids, whole)
+
+    def decoded(self, ids):
+        return self.done("tokenize", "--decode", ",".join(map(str, ids)))
+
+    def test_a_stop_inside_a_token_leaves_the_text_that_was_shown(self):
+        whole = self.text(10, "-p", "hi")
+        self.assertTrue(whole["text"].startswith("ps) if "))
+        self.assertEqual(self.decoded(whole["ids"][2:3]), b" if")
+        first = self.text(40, "-p", "hi", "--stop", "i", "--session", self.path)
+        self.assertEqual(first["text"], "ps) ")
+        self.assertEqual(self.decoded(first["ids"]), b"ps) ")
+        self.assertEqual(first["ids"][:2], whole["ids"][:2])
+        self.assertEqual((first["tokens"], first["session"]["tokens"]), (3, 4))
+        self.assertEqual(self.text(40, "-p", "hi", "--stop", "i")["ids"], first["ids"])
+        self.assertEqual(self.text(3, "--session", self.path)["session"]["tokens"], 7)
+
+    def test_a_character_that_n_cuts_is_shown_whole_by_the_next_run(self):
+        whole = self.text(8, "-p", PARTY_PROMPT)
+        self.assertEqual(whole["text"], f" {PARTY} {PARTY}")
+        for n, shown in ((1, " "), (2, " "), (3, " "), (4, f" {PARTY}")):
+            path = os.path.join(self.folder, str(n))
+            first = self.text(n, "-p", PARTY_PROMPT, "--session", path)
+            self.assertEqual(first["text"], shown)
+            # A stop in the rest of it leaves the history as it is, so the text goes on from there afterwards.
+            if shown == " ":
+                self.assertEqual(self.text(8, "--stop", PARTY, "--session", path)["ids"], [])
+            rest = self.text(8 - n, "--session", path)
+            self.assertEqual(first["text"] + rest["text"], whole["text"])
+            self.assertEqual(first["ids"] + rest["ids"], whole["ids"])
+
+    def test_a_prompt_after_a_character_that_was_cut_goes_after_the_text_that_was_shown(self):
+        self.assertEqual(self.text(3, "-p", PARTY_PROMPT, "--session", self.path)["text"], " ")
+        again = self.text(2, "-p", "x", "--session", self.path)
+        n_shown = len(json.loads(self.done("tokenize", "-p", PARTY_PROMPT + " ")))
+        self.assertEqual(again["session"]["tokens"], n_shown + again["prompt_tokens"] + 2)
 
     def test_what_does_not_fit_is_refused_and_the_file_stays(self):
         saved = self.text(5, "-p", LOG, "--session", self.path)

@@ -313,3 +313,27 @@ TEST_CASE("two replies take turns on one session and are what they are alone") {
             }
         }
 }
+
+TEST_CASE("a character that a limit cuts is shown whole by the reply that goes on from there") {
+    const Model model = demo_model(1);
+    const std::string said = "a \xF0\x9F\x8E\x89 b";
+    const std::vector<Token> ids = model.encode(said).value();
+    REQUIRE(ids.size() > 4);  // no token has the whole character
+    Session session = session_on(model, 0);
+    for (size_t cut = 1; cut < ids.size(); ++cut)
+        for (const bool parse : {true, false}) {
+            test::sync(session, model.encode(kPrompt).value());
+            std::string text;
+            for (const size_t from : {size_t{0}, cut}) {
+                ReplyOptions o;
+                o.parse = parse;
+                ReplyGenerator reply(model, session, o);
+                Replied r;
+                for (size_t i = from; i < (from == 0 ? cut : ids.size()); ++i) add(&r, reply.push(ids[i]).value());
+                add(&r, reply.finish().value());
+                CHECK(reply.reply().content == r.content);
+                text += r.content;
+            }
+            CHECK(text == said);
+        }
+}

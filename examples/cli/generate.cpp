@@ -67,6 +67,55 @@ static const char* stop_reason(Finish finish) {
     return "interrupted";
 }
 
+/// Bytes of the character that these tokens end inside; the text of the next tokens goes on from them.
+static std::string unfinished(const auspex::Model& model, const std::vector<Token>& ids) {
+    constexpr std::ptrdiff_t kMaxTokens = 4;  // the bytes of a character
+    const std::vector<Token> end(ids.end() - std::min<std::ptrdiff_t>(ids.end() - ids.begin(), kMaxTokens), ids.end());
+    const auspex::DecodeOptions shown{true};
+    auspex::TextStream stream(model, {}, shown);
+    for (const Token id : end) (void)stream.push(id);
+    const size_t n_byte = stream.finish().value().size() / 3;  // each is shown as U+FFFD, which has three
+    const std::string bytes = model.decode(end, shown).value();
+    return bytes.substr(bytes.size() - n_byte);
+}
+
+/// Keeps the tokens within the first `n_byte` bytes of their text, and writes what is missing until there in tokens of
+/// its own.
+static Status cut_tokens(const auspex::Model& model, size_t n_byte, std::vector<Token>* ids) {
+    std::string text, piece;
+    Status s = model.decode(*ids).get(text);
+    size_t n_kept = 0, from = 0, at = 0;
+    for (size_t i = 0; s.ok() && i < ids->size() && at <= n_byte; ++i) {
+        s = model.decode(Span<const Token>(ids->data() + i, 1)).get(piece);
+        at += piece.size();
+        const bool inside_character = at < n_byte && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+        if (at <= n_byte && !inside_character) n_kept = i + 1, from = at;
+    }
+    std::vector<Token> rest;
+    if (s.ok()) s = model.encode(text.substr(from, n_byte - from)).get(rest);
+    ids->resize(n_kept);
+    ids->insert(ids->end(), rest.begin(), rest.end());
+    return s;
+}
+
+Status cut_unfinished(const auspex::Model& model, std::vector<Token>* ids) {
+    const size_t n_unfinished = unfinished(model, *ids).size();
+    if (n_unfinished == 0) return {};
+    std::string text;
+    const Status s = model.decode(*ids).get(text);
+    return s.ok() ? cut_tokens(model, text.size() - n_unfinished, ids) : s;
+}
+
+/// A stop string may begin and end inside tokens; neither it nor what follows it belongs to the text.
+static Status cut_stop(const auspex::Model& model, const std::vector<Token>& history, const std::string& stop,
+                       std::vector<Token>* ids) {
+    const std::string before = unfinished(model, history);
+    std::string text;
+    const Status s = model.decode(*ids).get(text);
+    const size_t at = (before + text).find(stop);
+    return s.ok() && at != std::string::npos ? cut_tokens(model, std::max(at, before.size()) - before.size(), ids) : s;
+}
+
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
                 const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
                 const GenerateOptions& options, bool stream, Generated* to) {
@@ -117,7 +166,7 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
     s = show(reply.finish());
     to->ids.assign(reply.tokens().begin(), reply.tokens().end());
     to->stop_reason = stop_reason(reply.ended());
-    return s;
+    return s.ok() && reply.stop() ? cut_stop(model, history, *reply.stop(), &to->ids) : s;
 }
 
 }  // namespace cli

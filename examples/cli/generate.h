@@ -20,7 +20,7 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
 
 struct Generated {
     std::string text;
-    std::vector<Token> ids;     ///< without the token that ended the text
+    std::vector<Token> ids;     ///< of the text, without the token that ended it; may end inside a character
     std::string stop_reason;    ///< end, length, stop, context or interrupted
     auspex::SyncReport synced;  ///< which rows of the prompt were computed, and why
     double prefill_s = 0;
@@ -32,6 +32,9 @@ struct Generated {
 
 /// rows_computed, rows_reused, diverged_at, checkpoint_row, reason (a name) and text (a sentence).
 nlohmann::ordered_json sync_json(const auspex::SyncReport& report);
+
+/// Drops the bytes of a character that the tokens end inside, which were never shown.
+Status cut_unfinished(const auspex::Model& model, std::vector<Token>* ids);
 
 /// Brings the session to `history` and generates. With `stream` the text goes to standard output as TextStream releases
 /// it. Ctrl-C ends the generation; the text so far is kept.

@@ -58,7 +58,7 @@ Status choose_sampling(const RunOptions& o, const auspex::Model& model, auspex::
 Status keep(SessionFlag* kept, bool verbose, std::vector<Token> shown, const Generated& made, auspex::Session& session,
             auspex::SaveReport* report) {
     shown.insert(shown.end(), made.ids.begin(), made.ids.end());
-    // A token that ends the text, and those after a stop text or -n, are taken back.
+    // A token that ends the text, and those of a stop text and after it or -n, are taken back.
     const Span<const Token> has = session.history();
     if (!std::equal(has.begin(), has.end(), shown.begin(), shown.end())) {
         const Status s = session.sync(shown).status();
@@ -109,6 +109,8 @@ Status run(const RunOptions& o, int* exit_code) {
     if (s.ok()) s = load_session(&kept, o.place.verbose, session);
     if (!s.ok()) return s;
     std::vector<Token> history(session.history().begin(), session.history().end());
+    if (!ids.empty()) s = cut_unfinished(on.model, &history);
+    if (!s.ok()) return s;
     history.insert(history.end(), ids.begin(), ids.end());
     CostCache costs;
     costs.load(on, options, session);

@@ -32,6 +32,7 @@ struct ReplyGenerator::Impl {
           thinking(options.inside_thinking),
           may_open(options.parse && !thinking) {
         if (options.max_tokens == 0) finish = Finish::length;
+        begin_character();
         if (options.free_thinking && thinking) std::swap(after_thinking, options.sampling.constraint);
         // From the end of the prompt, not from the first next(): the text that closes the thinking is constrained, too.
         if (options.sampling.constrained_from == kFromHere) options.sampling.constrained_from = n_prompt;
@@ -47,6 +48,7 @@ struct ReplyGenerator::Impl {
     size_t n_token() const { return history.size() - n_prompt - (finish == Finish::end ? 1 : 0); }
     bool is_over_budget() const { return thinking && n_token() >= options.max_thinking_tokens; }
 
+    void begin_character();
     Status step();
     Status go_on(Token id);
     Status sample();
@@ -68,7 +70,7 @@ struct ReplyGenerator::Impl {
     ReplyOptions options;
     std::vector<Token> history;  ///< prompt and reply so far; the session's may be longer by what was drafted
     size_t n_prompt;             ///< tokens of it
-    std::string bytes;           ///< of an unfinished character
+    std::string bytes;           ///< of an unfinished character; one that stays so is not shown
     ReplyStream parser;
     StopFilter stops;  ///< in the content
     bool thinking;
@@ -84,6 +86,14 @@ struct ReplyGenerator::Impl {
     bool finished = false;  ///< finish() was called
     ChatReply reply;
 };
+
+/// A prompt of tokens may end inside a character, which the reply then shows whole.
+void ReplyGenerator::Impl::begin_character() {
+    constexpr size_t kMaxTokens = 4;  // the bytes of a character
+    const size_t n = std::min(n_prompt, kMaxTokens);
+    const Span<const Token> end(history.data() + n_prompt - n, n);
+    if (model.decode(end, DecodeOptions{true}).get(bytes).ok()) (void)detail::take_characters(bytes, false);
+}
 
 Status ReplyGenerator::Impl::step() {
     if (close.empty() && !is_over_budget()) AUSPEX_TRY(sample());
@@ -259,7 +269,6 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 
 Status ReplyGenerator::Impl::end() {
     if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
-    AUSPEX_TRY(say_text(detail::take_characters(bytes, true)));
     std::vector<ReplyEvent> parts;
     AUSPEX_TRY(parser.finish().get(parts));
     AUSPEX_TRY(say(std::move(parts), true));
