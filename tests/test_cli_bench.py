@@ -83,6 +83,7 @@ class BenchRows(BaseBench):
         self.assertEqual(len({r["session_bytes"] for r in o["long"]}), 1)
         self.assertTrue(all(r["read_tps"] > 0 and r["decode_tps"] > 0 for r in o["long"]))
         self.assertEqual(o["windows"], "3:64+4,7:64+4")
+        self.assertEqual([r["tokens"] for r in self.json("--long", 1000, "-n", 4)["long"]], [1000])
         self.refused(["layer 7 sees everything", "--window all:"], "--long", 3000, "--window", "3:64", "--json")
         self.refused(["layer 3 sees everything", "fewer than 2066 rows", "--window all:516+4"],
                      "--long", 2000, "--window", "all:4096+4", "--json")
@@ -221,6 +222,18 @@ class BenchRefuses(BaseBench):
                                        (["--replay", "chat", "--dry"], "--order", "a CSV file"),
                                        (["--stack"], "--rounds", "--controller on a model"),
                                        (["--mtp", "1"], "--draft", "--stack"),
+                                       (["--masks", "F"], "--mtp", "a measurement on a model"),
+                                       (["--masks", "F"], "--rows", "--profile or no other measurement"),
+                                       (["--masks", "F"], "--kv-type", "a measurement on a model"),
+                                       (["--stack"], "--prefill", "--mtp or no other measurement"),
+                                       (["--stack"], "--rows", "--profile or no other measurement"),
+                                       (["--controller"], "--depth", "--stack, --profile or no other"),
+                                       (["--controller"], "--tokens", "--mtp, --stack, --long or --replay loop"),
+                                       (["--controller", "--virtual"], "--depth", "--stack, --profile or no other"),
+                                       (["--controller", "--virtual"], "--model", "a measurement on a model"),
+                                       (["--controller", "--virtual"], "--kv-type", "a measurement on a model"),
+                                       (["--replay", "agent", "--dry"], "--model", "a measurement on a model"),
+                                       (["--replay", "agent"], "--repeat", "--mtp, --stack or --controller"),
                                        (["--rows", "1"], "--context", "--mtp")):
             with self.subTest(mode + [option]):
                 self.refused([f"{option} has no meaning here", expected], *mode, option, 1)

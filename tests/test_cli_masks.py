@@ -271,6 +271,8 @@ class Masks(BaseBench):
 
     def test_it_refuses_other_files_and_other_measurements(self):
         self.refused("line 1: expected", "--masks", self.file("bad.jsonl", '{"schema": {}}\n'))
+        for tests in ({}, [{"valid": 1, "data": 2}], [{"data": 2}], [{"valid": True}], [3]):
+            self.refused(["line 1: expected", "true or false"], "--masks", self.lines({"schema": CITY, "tests": tests}))
         self.refused("no line with a schema", "--masks", self.file("empty.jsonl", "\n"))
         self.refused("one of them at a time", "--masks", self.lines(), "--stack")
 

@@ -44,14 +44,22 @@ class Masks {
         return s;
     }
 
+    static bool is_test(const detail::Json& test) {
+        const detail::Json* valid = test.find("valid");
+        return valid && valid->is(detail::Json::Kind::boolean) && test.find("data");
+    }
+
     Status line(std::string_view text, size_t number) {
         detail::Json entry;
         const Status parsed = detail::Json::parse(text).get(entry);
         const detail::Json* schema = entry.find("schema");
         const detail::Json* tests = entry.find("tests");
-        if (!parsed.ok() || !schema || !tests)
+        const bool is_pair = schema && tests && tests->is(detail::Json::Kind::array) &&
+                             std::all_of(tests->items().begin(), tests->items().end(), is_test);
+        if (!parsed.ok() || !is_pair)
             return Status(Code::bad_argument, o_.masks + ", line " + std::to_string(number) +
-                                                  ": expected {\"schema\", \"tests\": [{\"valid\", \"data\"}]}" +
+                                                  ": expected {\"schema\", \"tests\": [{\"valid\": true or false, "
+                                                  "\"data\"}]}" +
                                                   (parsed.ok() ? "" : ", found: " + parsed.text));
         ++n_schema_;
         auspex::SchemaOptions options;
@@ -69,13 +77,11 @@ class Masks {
         first_ms_.push_back((now() - start) * 1e3);
         bits_.assign(matcher->n_word(), 0);
         for (const detail::Json& test : tests->items()) {
-            const detail::Json *valid = test.find("valid"), *data = test.find("data");
-            if (!valid || !data) continue;
-            const bool taken = follow(*matcher, data->dump());
+            const bool valid = test.find("valid")->boolean(), taken = follow(*matcher, test.find("data")->dump());
             matcher->rollback(matcher->n_step());
-            ++(valid->boolean() ? n_valid_ : n_invalid_);
-            if (valid->boolean() && !taken) ++n_valid_rejected_;
-            if (!valid->boolean() && taken) ++n_invalid_accepted_;
+            ++(valid ? n_valid_ : n_invalid_);
+            if (valid && !taken) ++n_valid_rejected_;
+            if (!valid && taken) ++n_invalid_accepted_;
         }
         return {};
     }

@@ -215,7 +215,8 @@ Status bench_long(Bench& b) {
     options.draft = Bench::no_draft();
     options.n_context = static_cast<uint32_t>(n_all + stops.size() * (n_decode + 1));
     WindowFlags window = o.window;
-    if (window.window.empty() && window.budget.empty()) window.window = "all:4096+4";
+    const std::string smaller = "all:" + std::to_string(std::min<uint64_t>(4096, options.n_context / 4)) + "+4";
+    if (window.window.empty() && window.budget.empty()) window.window = smaller;
     Status s = choose_window(window, &options);
     if (s.ok()) s = b.open();
     if (s.ok()) s = b.warm_up();
@@ -225,12 +226,11 @@ Status bench_long(Bench& b) {
     const std::string windows = auspex::print_windows(on.stats().windows);
     for (const auspex::LayerWindow& w : on.stats().windows)
         if (w.window == 0)
-            return Status(Code::bad_argument,
-                          "--long shows what bounded memory does, but layer " + std::to_string(w.layer) +
-                              " sees everything (" + windows + "); give every layer a window of fewer than " +
-                              std::to_string(options.n_context) +
-                              " rows, which are read and decoded, as in --window all:" +
-                              std::to_string(std::min<uint64_t>(4096, options.n_context / 4)) + "+4");
+            return Status(Code::bad_argument, "--long shows what bounded memory does, but layer " +
+                                                  std::to_string(w.layer) + " sees everything (" + windows +
+                                                  "); give every layer a window of fewer than " +
+                                                  std::to_string(options.n_context) +
+                                                  " rows, which are read and decoded, as in --window " + smaller);
     b.out["windows"] = windows;
     b.say("windows %s\n\n%12s %14s %14s %16s %16s\n", windows.c_str(), "tokens", "read, t/s", "decode, t/s",
           "session, bytes", "process, bytes");

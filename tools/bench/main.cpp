@@ -100,18 +100,39 @@ void add_replay(CLI::App& app, BenchOptions& o) {
         ->capture_default_str();
 }
 
+/// A measurement other than those that the lists name.
+bool has_mode(const BenchOptions& o) {
+    return o.profile || o.stack || o.controller || o.longest || !o.replay.empty() || !o.masks.empty();
+}
+
 /// Names an option that no measurement asked for would read: what is printed would seem to have been measured with it.
 Status check_read(const CLI::App& app, const BenchOptions& o) {
-    const bool mtp = !o.mtp_list.empty(), controller = o.controller && !o.virtual_clock, texts = o.stack || controller;
+    const bool model = o.masks.empty() && !o.dry && !o.virtual_clock;
+    const bool mtp = model && !o.mtp_list.empty(), controller = o.controller && model, texts = o.stack || controller;
     const bool replay = !o.replay.empty(), loop = o.replay == "loop", agent = o.replay == "agent",
                chat = o.replay == "chat";
+    const bool rows = !has_mode(o);
+    constexpr const char* kModel = "a measurement on a model";
     constexpr const char* kController = "--controller on a model";
     constexpr const char* kTexts = "--stack or --controller on a model";
     const struct {
         const char* option;
         bool is_read;
         const char* expected;
-    } all[] = {{"--synth-accept", mtp, "--mtp"},
+    } all[] = {{"--model", model || !o.masks.empty(), kModel},
+               {"--mtp-file", model, kModel},
+               {"--window", model, kModel},
+               {"--kv-budget", model, kModel},
+               {"--kv-type", model, kModel},
+               {"--ubatch", model, kModel},
+               {"--exact-prompts", model, kModel},
+               {"--prefill", rows || mtp, "--mtp or no other measurement"},
+               {"--depth", rows || o.stack || o.profile, "--stack, --profile or no other measurement"},
+               {"--rows", rows || o.profile, "--profile or no other measurement"},
+               {"--mtp", model, kModel},
+               {"--tokens", rows || mtp || o.stack || o.longest || loop, "--mtp, --stack, --long or --replay loop"},
+               {"--repeat", rows || mtp || o.stack || o.controller, "--mtp, --stack or --controller"},
+               {"--synth-accept", mtp, "--mtp"},
                {"--draft-vocab", mtp || texts, "--mtp, --stack or --controller on a model"},
                {"--context", mtp || controller || replay, "--mtp, --controller on a model, or --replay"},
                {"--draft", o.stack, "--stack"},
@@ -169,8 +190,8 @@ int main(int argc, char** argv) {
     return run_command(app, utf8_arguments(argc, argv), [&] {
         if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
         if (app.get_option("--context")->count() != 0) o.replay_context = o.context;
-        const bool mode = o.profile || o.stack || o.controller || o.longest || !o.replay.empty() || !o.masks.empty();
-        o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
+        o.measure_all =
+            !has_mode(o) && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
         Status s = check_read(app, o);
         if (s.ok()) s = check_output(o.plot, "--plot");
         if (s.ok()) s = check_output(o.trace, "--trace");
