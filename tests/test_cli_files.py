@@ -2,11 +2,12 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import unittest
 
-from test_cli import BINARY, DEMO, LOG, REPO, BaseCli, built
+from test_cli import BINARY, DEMO, LOG, REPO, BaseCli, built, gguf_string
 from test_cli_streams import TINY_MODEL
 
 IDS = "1,2,3"
@@ -182,6 +183,29 @@ class GgufTemplate(BaseFiles):
         self.assertEqual(sorted(os.listdir(self.folder)), ["link", "old.gguf", "template"])
         values = json.loads(self.done("inspect", old, "--json"))["metadata"]
         self.assertIn("{{ messages }}", json.dumps(values))
+
+    def test_a_damaged_file_is_refused_by_what_is_wrong(self):
+        def key(name, kind, rest):
+            return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + gguf_string(name) + struct.pack("<I", kind) + rest
+
+        u32, u64 = struct.Struct("<I"), struct.Struct("<Q")
+        ends, kind = "ends within its head", "a value has the type"
+        for data, words in ((b"", "no GGUF file"), (b"GGUF\3\0\0", ends), (key("k", 8, u64.pack(1 << 40)), ends),
+                            (key("k", 8, u64.pack((1 << 64) - 4)), ends), (key("k", 5, b""), ends),
+                            (key("k", 9, u32.pack(4) + u64.pack(1 << 62)), ends), (key("k", 13, b""), f"{kind} 13"),
+                            (key("k", 9, u32.pack(77) + u64.pack(0)), f"{kind} 77"),
+                            (key("k", 9, (u32.pack(9) + u64.pack(1)) * 3000), f"{kind} 9"),
+                            (key("general.alignment", 4, u32.pack(0)), "general.alignment is 0, expected a power"),
+                            (key("general.alignment", 4, u32.pack(1 << 31)), "general.alignment is 2147483648"),
+                            (key("general.alignment", 10, u64.pack(32)), "general.alignment is None"),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 0, (1 << 64) - 1), ends),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + gguf_string("t") + u32.pack((1 << 32) - 1), ends)):
+            with self.subTest(words, data=data[:80]):
+                out = os.path.join(self.folder, "out.gguf")
+                r = self.tool(self.file("bad.gguf", data), out, self.file("template", "x"))
+                self.assertEqual((r.returncode, r.stderr.count(b"\n"), os.path.exists(out)), (1, 1, False), r.stderr)
+                self.assertTrue(r.stderr.startswith(b"gguf_template: "), r.stderr)
+                self.assertIn(words, r.stderr.decode())
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
     def test_a_device_is_not_replaced(self):

@@ -12,7 +12,9 @@ import struct
 import sys
 
 KEY = b"tokenizer.chat_template"
+MAGIC = b"GGUF"
 STRING, ARRAY = 8, 9
+ALIGNMENTS = [1 << bit for bit in range(3, 21)]  # 8 bytes .. 1 MiB
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of the types with a fixed one
 
 
@@ -21,46 +23,66 @@ class Reader:
 
     def __init__(self, file):
         self.file = file
+        self.size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+    def check(self, n):
+        """n bytes follow."""
+        if n > self.size - self.file.tell():
+            raise ValueError("the file ends within its head; it is damaged or not complete")
+
+    def read(self, n):
+        self.check(n)
+        return self.file.read(n)
+
+    def pass_over(self, n):
+        self.check(n)
+        self.file.seek(n, os.SEEK_CUR)
 
     def number(self, form):
-        data = self.file.read(struct.calcsize(form))
-        if len(data) < struct.calcsize(form):
-            raise ValueError("the file ends within its head")
-        return struct.unpack("<" + form, data)[0]
+        return struct.unpack("<" + form, self.read(struct.calcsize(form)))[0]
 
     def text(self):
-        return self.file.read(self.number("Q"))
+        return self.read(self.number("Q"))
 
-    def skip(self, kind):
+    def value(self, kind):
         """A value of this type. Returns it if it is a number of four bytes."""
         if kind == STRING:
-            self.file.seek(self.number("Q"), 1)
+            self.pass_over(self.number("Q"))
         elif kind == ARRAY:
             inner, n = self.number("I"), self.number("Q")
-            if inner in SIZES:
-                self.file.seek(n * SIZES[inner], 1)
-            else:
+            if inner == STRING:
                 for _ in range(n):
-                    self.skip(inner)
-        elif SIZES[kind] == 4:
+                    self.value(inner)
+            else:
+                self.pass_over(n * self.width(inner))
+        elif self.width(kind) == 4:
             return self.number("I")
         else:
-            self.file.seek(SIZES[kind], 1)
+            self.pass_over(self.width(kind))
         return None
+
+    @staticmethod
+    def width(kind):
+        if kind not in SIZES:
+            raise ValueError(f"a value has the type {kind}, expected one of GGUF's 0 .. 12, and no array in an array")
+        return SIZES[kind]
 
 
 def split(file):
     """(number of tensors, [entry], tensor infos, alignment) of a file; an entry is (key, its bytes)."""
     reader = Reader(file)
-    if file.read(4) != b"GGUF" or reader.number("I") not in (2, 3):
+    if file.read(len(MAGIC)) != MAGIC or reader.number("I") not in (2, 3):
         raise ValueError("this is no GGUF file of version 2 or 3")
     n_tensor, n_entry = reader.number("Q"), reader.number("Q")
     alignment, entries = 32, []
     for _ in range(n_entry):
         start = file.tell()
         key = reader.text()
-        value = reader.skip(reader.number("I"))
+        value = reader.value(reader.number("I"))
         if key == b"general.alignment":
+            if value not in ALIGNMENTS:
+                raise ValueError(f"general.alignment is {value}, expected a power of two up to {ALIGNMENTS[-1]}")
             alignment = value
         end = file.tell()
         file.seek(start)
@@ -68,7 +90,7 @@ def split(file):
     start = file.tell()
     for _ in range(n_tensor):
         reader.text()
-        file.seek(8 * reader.number("I") + 4 + 8, 1)
+        reader.pass_over(8 * reader.number("I") + 4 + 8)
     end = file.tell()
     file.seek(start)
     return n_tensor, entries, file.read(end - start), alignment
@@ -80,7 +102,7 @@ def head_with(file, template):
     data = -(-file.tell() // alignment) * alignment
     entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
     entries = [e for k, e in entries if k != KEY] + [entry]
-    head = b"GGUF" + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
+    head = MAGIC + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
     file.seek(data)
     return head + b"\0" * (-len(head) % alignment)
 
@@ -125,5 +147,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, ValueError, KeyError, struct.error) as e:
+    except (OSError, ValueError) as e:
         sys.exit(f"gguf_template: {e}")
