@@ -199,7 +199,7 @@ class GgufTemplate(BaseFiles):
                             (key("general.alignment", 4, u32.pack(1 << 31)), "general.alignment is 2147483648"),
                             (key("general.alignment", 10, u64.pack(32)), "general.alignment is None"),
                             (b"GGUF" + struct.pack("<IQQ", 3, 0, (1 << 64) - 1), ends),
-                            (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + gguf_string("t") + u32.pack((1 << 32) - 1), ends)):
+                            (b"GGUF" + struct.pack("<IQQI", 3, 1, 0, 0) + bytes(4) + b"\xff" * 4, ends)):
             with self.subTest(words, data=data[:80]):
                 out = os.path.join(self.folder, "out.gguf")
                 r = self.tool(self.file("bad.gguf", data), out, self.file("template", "x"))

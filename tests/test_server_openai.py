@@ -4,14 +4,11 @@ import math
 import os
 import re
 import resource
-import subprocess
-import sys
 import threading
 import time
 import unittest
 
 from server_rig import BaseServer, Server, call
-from test_cli import BINARY, DEMO, REPO
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {
@@ -537,57 +534,6 @@ class LostDevice(BaseServer):
         finally:
             resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.check()
-
-
-class Bench(BaseServer):
-    """tools/bench_requests.py"""
-    OPTIONS = ("--ctx", "4096")
-    SCRIPT = {"report.": "Now.\n</think>\n\n" + call("read_file", path="a.txt"), "A tank is": "</think>\n\nFour",
-              "File 0.": "Next.\n</think>\n\nI read on.\n\n" + call("read_file", path="b.txt"),
-              "File 1.": "Then.\n</think>\n\n" + call("read_file", path="c.txt")}
-
-    def bench(self, url, *options):
-        return subprocess.run([sys.executable, os.path.join(REPO, "tools", "bench_requests.py"), url, *options],
-                              capture_output=True, text=True, timeout=120)
-
-    def test_nine_prompts_and_their_sum(self):
-        r = self.bench(self.server.url, "--max-tokens", "8")
-        self.assertEqual(r.returncode, 0, r.stderr)
-        predicted = [int(n) for n in re.findall(r"^[\w+, ]{14} +(\d+) ", r.stdout, re.MULTILINE)]
-        self.assertEqual(len(predicted), 10, r.stdout)
-        self.assertEqual(sum(predicted[:9]), predicted[9])
-
-    def steps(self, *options):
-        """[(prompt, appended, processed, cached)] of a loop of four steps."""
-        r = self.bench(self.server.url + "/v1", "--replay", "4", "--prefix", "500", *options)
-        self.assertEqual(r.returncode, 0, r.stderr)
-        steps = re.findall(r"^ +\d+ +(\d+) +(\d+) +(\d+) +(\d+) ", r.stdout, re.MULTILINE)
-        self.assertEqual(len(steps), 4, r.stdout)
-        return [[int(n) for n in step] for step in steps]
-
-    def test_a_tool_loop_where_the_model_calls_nothing(self):
-        for prompt, appended, processed, cached in self.steps("--max-tokens", "4")[1:]:
-            self.assertEqual(prompt, processed + cached)
-            self.assertGreater(cached, processed)
-            self.assertGreater(appended, 0)
-
-    def test_a_tool_loop_processes_what_it_appends(self):
-        for step in self.steps("--titles")[1:]:
-            self.assertEqual(step[1], step[2], step)
-
-    def test_beside_the_command_line(self):
-        command = f"{BINARY} run -m {DEMO} --device cpu --threads 1 -n 40 -p 'def main():'"
-        r = self.bench(self.server.url, "--repeat", "2", "--beside", command)
-        self.assertEqual(r.returncode, 0, r.stderr)
-        self.assertRegex(r.stdout, r"server / command: \d\.\d+ \(median of 2, ")
-        r = self.bench(self.server.url, "--repeat", "1", "--beside", command + " --temp 2")
-        self.assertEqual(r.returncode, 1, r.stdout)
-        self.assertIn("different texts", r.stderr)
-
-    def test_a_server_that_is_not_there(self):
-        r = self.bench("http://127.0.0.1:1")
-        self.assertEqual(r.returncode, 1)
-        self.assertIn("bench_requests: http://127.0.0.1:1: ", r.stderr)
 
 
 class Queue(unittest.TestCase):

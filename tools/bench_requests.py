@@ -228,27 +228,37 @@ def streamed_by_command(command):
 
 
 def streamed_by_server(o, prompt, n):
-    text, first, last = "", None, None
+    reply = Reply()
     for chunk, seconds in stream(o, "/completions", {"prompt": prompt, "max_tokens": n, "temperature": 0}):
-        piece = "".join(choice["text"] for choice in chunk.get("choices", []))
-        if piece:
-            text, first, last = text + piece, first or seconds, seconds
-    return text, last - first
+        reply.usage = chunk.get("usage") or reply.usage
+        for choice in chunk.get("choices", []):
+            reply.take({"content": choice["text"]}, seconds)
+    return reply
+
+
+def value_of(command, option):
+    """What follows this option in the command."""
+    if option not in command[:-1]:
+        raise ValueError(f"--beside {shlex.join(command)}: the command has no {option} with a value")
+    return command[command.index(option) + 1]
 
 
 def beside(o):
     """The speed of the server over that of a command, which must be greedy and have -n and -p."""
     command = shlex.split(o.beside)
-    n, prompt = int(command[command.index("-n") + 1]), command[command.index("-p") + 1]
+    n, prompt = int(value_of(command, "-n")), value_of(command, "-p")
     ratios = []
     for i in range(o.repeat):
         text, alone_s = streamed_by_command(command)
-        said, served_s = streamed_by_server(o, prompt, n)
-        if said.strip() != text.removeprefix(prompt).strip():
+        reply = streamed_by_server(o, prompt, n)
+        if reply.text.strip() != text.removeprefix(prompt).strip():
             raise RuntimeError("the command and the server wrote different texts; give both the same options")
+        n_step, served_s = reply.n_predicted() - 1, (reply.last_s or 0) - (reply.first_s or 0)
+        if not (n_step > 0 and alone_s > 0 and served_s > 0):
+            raise RuntimeError(f"{n_step + 1} tokens came at once, which has no speed; give a larger -n")
         ratios.append(alone_s / served_s)
-        print(f"{i:4} command {n / alone_s:8.1f} tokens/s, server {n / served_s:8.1f}, ratio {ratios[-1]:.3f}",
-              flush=True)
+        print(f"{i:4} command {n_step / alone_s:8.1f} tokens/s, server {n_step / served_s:8.1f}, "
+              f"ratio {ratios[-1]:.3f}", flush=True)
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     print(f"server / command: {middle:.3f} (median of {len(ratios)}, quartiles {low:.3f} and {high:.3f})")
 
@@ -269,8 +279,11 @@ def main():
     p.add_argument("--beside", metavar="COMMAND", help="a command that streams the same text")
     p.add_argument("--repeat", type=int, default=9, help="pairs of --beside")
     o = p.parse_args()
+    for name in ("replay", "repeat", "max_tokens"):
+        if getattr(o, name) is not None and getattr(o, name) < 1:
+            p.error(f"--{name.replace('_', '-')} {getattr(o, name)}: expected 1 or more")
     try:
-        beside(o) if o.beside else replay(o) if o.replay else nine_prompts(o)
+        beside(o) if o.beside is not None else replay(o) if o.replay else nine_prompts(o)
     except urllib.error.HTTPError as e:
         sys.exit(f"bench_requests: {o.url} answered {e.code}: {e.read(2000).decode('utf-8', 'replace')}")
     except (OSError, RuntimeError, ValueError, http.client.HTTPException) as e:
