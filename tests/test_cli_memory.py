@@ -170,6 +170,8 @@ class Quality(BaseMemory):
                                  (["--greedy", -1], "--greedy -1: expected 0 .. "),
                                  (["--needle", -1], "--needle -1: expected 0 .. "), (["--ubatch", 0], "--ubatch 0"),
                                  (["-n", 32000, "--kv-type", "foo"], "--kv-type foo"),
+                                 (["--windows", "full", "--kv-type", "foo"], "--kv-type foo"),
+                                 (["--windows", "full", "--kv-type", "q4_0"], "--kv-type q4_0 is for what is compared"),
                                  (["-n", 32000, "--windows", "full;99:64"], "layer 99")):
             self.refused(["bad_argument", words], "eval", "--device", "cpu", *arguments)
         self.assertLess(time.monotonic() - start, 60)  # seconds; reading 32000 tokens takes longer

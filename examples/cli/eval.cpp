@@ -106,6 +106,11 @@ class Eval {
         specs_.insert(specs_.begin(), "full");  // what the others are measured against
         all_.resize(specs_.size());
         auspex::SessionOptions options;
+        if (s.ok()) s = choose("all:full", &options);  // --kv-type, also where nothing is compared
+        if (s.ok() && specs_.size() == 1 && o_.type != "f16")
+            s = Status(Code::bad_argument, "--kv-type " + o_.type +
+                                               " is for what is compared with the full model in f16, but --windows "
+                                               "names nothing else; expected all:full for all rows in that format");
         for (const std::string& spec : specs_) {
             if (s.ok() && spec != "full") s = auspex::parse_windows(spec).status();
             if (s.ok()) s = choose(spec, &options);
