@@ -133,6 +133,9 @@ class DraftRefuses(BaseDraft):
             self.refused(["leaves nothing to choose"], "--draft", off, "--draft-max", 4)
         self.refused(["does not use it"], "--draft", "off", "--draft-vocab", 100)
         self.refused(["does not use it"], "--draft", "lookup", "--draft-vocab", 100)
+        for draft in ("off", 0, "lookup"):
+            self.refused(["--draft-min-p", "does not use it"], "--draft", draft, "--draft-min-p", 0.5)
+            self.refused(["--draft-window", "does not use it"], "--draft", draft, "--draft-window", 7)
 
     def test_a_trace_that_cannot_be_written(self):
         r = self.auspex("--trace", os.path.join(self.folder, "no", "such.jsonl"))

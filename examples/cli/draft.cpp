@@ -36,16 +36,14 @@ void add_draft_memory(CLI::App& command, DraftFlags& o) {
     command.add_option(
         "--draft-vocab", o.vocab,
         "Cheaper drafts over fewer ids: N, those listed in FILE, or auto for those that the text uses most");
-    command.add_option("--draft-window", o.window, "Tokens that the MTP block looks back; 0: all")
-        ->capture_default_str();
+    command.add_option("--draft-window", o.window, "Tokens that the MTP block looks back; 0: all (default: 4096)");
 }
 
 void add_draft(CLI::App& command, DraftFlags& o) {
     add_draft_memory(command, o);
-    command.add_option_function<int64_t>(
-        "--draft-max", [&o](int64_t n) { o.max_depth = n, o.max_depth_given = true; },
-        "Limit of the depth that auto chooses (default: 6)");
-    command.add_option("--draft-min-p", o.min_probability, "End a draft below this probability")->capture_default_str();
+    command.add_option("--draft-max", o.max_depth, "Limit of the depth that auto chooses (default: 6)");
+    command.add_option("--draft-min-p", o.min_probability,
+                       "End a draft to which the MTP block gives less than this probability (default: 0)");
     command.add_option("--trace", o.trace,
                        "Write a JSON line per cycle to this file: depth, accepted, time, and the reason of a change");
 }
@@ -83,15 +81,16 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     if (colon != std::string::npos && (!(mtp || lookup || both) || n_after < 0 || n_after > int64_t{auspex::kMaxDraft}))
         return bad();
     if (n > int64_t{auspex::kMaxDraft}) return bad();
-    if (o.window < 0 || o.window > INT32_MAX)
+    const int64_t window = o.window.value_or(to->window), max_depth = o.max_depth.value_or(to->max_depth);
+    if (window < 0 || window > INT32_MAX)
         return Status(Code::bad_argument,
-                      "--draft-window " + std::to_string(o.window) + ": expected 0 .. " + std::to_string(INT32_MAX));
-    if (o.max_depth < 1 || o.max_depth > int64_t{auspex::kMaxDraft})
-        return Status(Code::bad_argument, "--draft-max " + std::to_string(o.max_depth) + ": expected 1 .. " +
+                      "--draft-window " + std::to_string(window) + ": expected 0 .. " + std::to_string(INT32_MAX));
+    if (max_depth < 1 || max_depth > int64_t{auspex::kMaxDraft})
+        return Status(Code::bad_argument, "--draft-max " + std::to_string(max_depth) + ": expected 1 .. " +
                                               std::to_string(auspex::kMaxDraft));
-    to->window = static_cast<uint32_t>(o.window);
-    to->max_depth = static_cast<uint32_t>(o.max_depth);
-    to->min_probability = o.min_probability;
+    to->window = static_cast<uint32_t>(window);
+    to->max_depth = static_cast<uint32_t>(max_depth);
+    to->min_probability = o.min_probability.value_or(to->min_probability);
     if (n_after >= 0) to->depth = static_cast<int>(n_after);
     if (mtp || lookup || both) {
         to->source = mtp ? Draft::mtp : lookup ? Draft::lookup : Draft::mtp_lookup;
@@ -105,12 +104,16 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     } else if (n != 0 && name != "off") {
         return bad();
     }
-    if (o.max_depth_given && (name == "off" || n == 0 || to->depth >= 0))
+    if (o.max_depth && (name == "off" || n == 0 || to->depth >= 0))
         return Status(Code::bad_argument, "--draft-max limits the depth that auto chooses, but --draft " + o.draft +
                                               " leaves nothing to choose; expected one of the two");
     if (to->source == Draft::mtp || to->source == Draft::mtp_lookup) return choose_draft_vocab(o.vocab, model, to);
-    if (!o.vocab.empty() && name != "auto")
-        return Status(Code::bad_argument, "--draft-vocab is the vocabulary of the MTP block, but --draft " + o.draft +
+    const char* of_block = !o.vocab.empty()    ? "--draft-vocab is the vocabulary"
+                           : o.window          ? "--draft-window is the window"
+                           : o.min_probability ? "--draft-min-p is a probability"
+                                               : nullptr;
+    if (of_block && name != "auto")
+        return Status(Code::bad_argument, std::string(of_block) + " of the MTP block, but --draft " + o.draft +
                                               " does not use it; expected auto, N or mtp+lookup beside it");
     return {};
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common.h"
 
@@ -10,9 +11,8 @@ namespace cli {
 
 struct DraftFlags {
     std::string draft = "auto", vocab, trace;
-    int64_t window = 4096, max_depth = 6;
-    float min_probability = 0;
-    bool max_depth_given = false;
+    std::optional<int64_t> window, max_depth;  ///< if not given, those of DraftOptions
+    std::optional<float> min_probability;
 };
 /// --draft, --draft-vocab, --draft-window: those that change the memory of a session
 void add_draft_memory(CLI::App& command, DraftFlags& o);
