@@ -129,6 +129,7 @@ class Run(BaseCli):
         self.assertEqual(o["prompt_tokens"], len(json.loads(self.done("tokenize", "-p", LOG))))
         self.assertGreater(o["prefill_tps"], 0)
         self.assertGreater(o["decode_tps"], 0)
+        self.assertIsNone(self.run_json("-p", LOG, "-n", 1)["decode_tps"])  # nothing to measure
         self.assertIsInstance(o["device"], str)
 
     def test_the_demo_model_continues_a_log_sensibly(self):

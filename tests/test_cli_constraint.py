@@ -83,6 +83,8 @@ class Constraint(BaseCli):
         self.refused(2, "bad_argument", "--regex", run=[*run, "--regex", "("])
         self.refused(2, "bad_argument", "--tools FILE", run=[*run, "--tool-choice", "required"])
         self.refused(2, "bad_argument", "JSON array", run=[*run, "--tools", bad])
+        self.refused(2, "bad_argument", "is not UTF-8: byte 0xff at offset 10",
+                     run=[*run, "--tools", self.file("byte.json", b'[{"type": \xff}]')])
         self.refused(2, "bad_argument", "nobody", run=[*run, "--tools", tools, "--tool-choice", "nobody"])
         for code, schema, words in (
                 ("unsupported", {"properties": {"a/b": {"type": "array", "uniqueItems": True}}},

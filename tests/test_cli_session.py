@@ -136,6 +136,8 @@ class RunSession(BaseSession):
         self.refused(2, "bad_file", "no saved session", run=run + [self.file("text", "hello " * 20)])
         self.refused(2, "bad_file", "cut short", run=run + [self.file("cut", before[:-1])])
         self.refused(2, "bad_argument", "the prompt is empty", run=["run", "--session", self.path + "2"])
+        text = self.refused(2, "bad_argument", "the conversation has", run=["run", "--session", self.path, "--ctx", 5])
+        self.assertNotIn("prompt", text)
         with open(self.path, "rb") as f:
             self.assertEqual(f.read(), before)
         self.assertEqual(self.names(), ["a.session", "cut", "text"])
@@ -203,6 +205,17 @@ class ChatSession(BaseSession):
         self.assertEqual(n_prompt[0], n_prompt[1])
         self.assertLess(n_prompt[2], n_prompt[0])  # no empty thinking part
         self.assertEqual(n_prompt[2], n_prompt[3])
+
+    def test_a_switch_of_thinking_may_have_a_value(self):
+        model = self.file("closed.gguf", with_template(CLOSED))
+
+        def n_prompt(*options):
+            return self.chat("/reset\nHi\n", "-m", model, *options, n=1)[0]["prompt_tokens"]
+        with_thinking, without = n_prompt("--think"), n_prompt("--no-think")
+        self.assertLess(with_thinking, without)
+        for option, expected in (("--think=false", without), ("--no-think=false", with_thinking),
+                                 ("--think=true", with_thinking), ("--no-think=true", without)):
+            self.assertEqual(n_prompt(option), expected, option)
 
     def test_an_answer_without_thinking_is_saved_as_one(self):
         self.chat(DOUBLE)

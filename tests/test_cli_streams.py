@@ -113,6 +113,20 @@ class Arguments(BaseCli):
             self.refused(2, "bad_argument", "99999999999999999999", run=["bench", "--repeat", "99999999999999999999"])
         self.run_json("-p", "x", "-n", 1, "--seed", 18446744073709551615)
 
+    def test_a_limit_that_is_too_small_is_named_as_the_option(self):
+        run = ["run", "-p", "x", "--memory-limit"]
+        text = self.refused(1, "out_of_memory", "--memory-limit is 1024", run=[*run, "1K"])
+        self.assertNotIn("memory_limit_bytes", text)
+        self.refused(1, "out_of_memory", "--memory-limit is 512", run=[*run, "0.5K"])
+        for size in ("0.5", "0.0001K", "0K", "-1K", "nan"):
+            self.refused(2, "bad_argument", f"--memory-limit {size}: expected", run=["run", "-p", "x",
+                                                                                   f"--memory-limit={size}"])
+
+    def test_whole_numbers_are_decimal(self):
+        o = self.run_json("-p", LOG, "-n", "010", "--threads", "01", "--top-k", "08", "--seed", "00", "--ctx", "0100")
+        self.assertEqual(o["tokens"], 10)
+        self.refused(2, "bad_argument", "--tokens 08x: expected a whole number", run=["run", "-p", "x", "-n", "08x"])
+
     def test_what_is_wrong_is_named_and_where_help_is(self):
         for run, words in (([], "no command was given (auspex --help"),
                            (["help"], "'help' is no command (auspex --help"),
@@ -121,6 +135,10 @@ class Arguments(BaseCli):
                            (["run", "-p", "x", "--seed", -1], "--seed -1: expected a whole number of 0 or more"),
                            (["run", "-p", "x", "--penalty-window", -1], "--penalty-window -1: expected a whole number"),
                            (["run", "--threads", 3000000000], "--threads = 3000000000: expected a smaller number"),
+                           (["run", "--json=maybe"], "--json = maybe: expected true, false, or no value"),
+                           (["chat", "--think=maybe"], "--think = maybe: expected true, false, or no value"),
+                           (["run", "-p", "x", "--kv-budget", "1K"], "--kv-budget is 1024, but keys and values take"),
+                           (["run", "-p", "x", "--kv-budget", "1K"], "take a smaller --ubatch"),
                            (["run", "-p", "x", "-f", "y"], "--prompt and --file contradict each other"),
                            (["chat", "--regex", "x", "--ignore-end"], "--regex and --ignore-end contradict each other"),
                            (["inspect", "--plan", "--devices"], "--devices and --plan contradict each other"),

@@ -73,7 +73,7 @@ class Chat {
             const int64_t answer = std::clamp<int64_t>(o_.generate.n, 128, INT32_MAX);
             ctx = std::min(trained, std::max(ctx, static_cast<int64_t>(kept_.file.n_token) + 4 * answer));
         }
-        s = choose_context(on_.model, kept_.file.n_token, o_.generate.n, &ctx, &options.n_context);
+        s = choose_context(on_.model, kept_.file.n_token, 0, o_.generate.n, &ctx, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
         s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
@@ -429,16 +429,13 @@ void add_chat(CLI::App& app, Chosen& chosen) {
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
         "Rows of context (default: 4096, or what a longer -n or --session needs, at most what the model was trained "
         "for)");
-    CLI::Option* const think = command->add_flag_callback(
-        "--think", [o = o.get()] { o->think = true; }, "Ask the template for answers with thinking, if it can");
-    command
-        ->add_flag_callback(
-            "--no-think", [o = o.get()] { o->think = false; }, "Ask the template for answers without thinking")
+    CLI::Option* const think =
+        add_switch(*command, "--think", true, o->think, "Ask the template for answers with thinking, if it can");
+    add_switch(*command, "--no-think", false, o->think, "Ask the template for answers without thinking")
         ->excludes(think);
-    command->add_flag_callback(
-        "--preserve-thinking", [o = o.get()] { o->preserve_thinking = true; },
-        "Show the model the thinking of earlier turns, if its template can: fewer rows to compute, longer "
-        "prompts");
+    add_switch(*command, "--preserve-thinking", true, o->preserve_thinking,
+               "Show the model the thinking of earlier turns, if its template can: fewer rows to compute, longer "
+               "prompts");
     command->add_flag("--json", o->json, "Print one line, one JSON object, for each answer instead of its text");
     command->callback([o, &chosen] {
         chosen = [o] {

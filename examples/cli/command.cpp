@@ -48,7 +48,11 @@ Status check_once(const CLI::App& app) {
 Status explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& e) {
     std::string text = e.what(), name = app.get_name();
     const std::string not_converted = "Could not convert: ";
-    if (text.rfind(not_converted, 0) == 0) text = text.substr(not_converted.size()) + ": expected a smaller number";
+    if (text.rfind(not_converted, 0) == 0) {
+        text = text.substr(not_converted.size());
+        const bool is_number = std::strchr("+-0123456789", text[text.find_last_of(' ') + 1]) != nullptr;
+        text += is_number ? ": expected a smaller number" : ": expected true, false, or no value";
+    }
     const size_t excludes = text.find(" excludes ");
     if (e.get_name() == "ExcludesError" && excludes != std::string::npos)
         text = text.substr(0, excludes) + " and " + text.substr(excludes + 10) + " contradict each other";
@@ -70,6 +74,19 @@ std::vector<std::string> for_parser(const std::vector<std::string>& arguments) {
         reversed.push_back(one);
     }
     return reversed;
+}
+
+/// CLI11 reads whole numbers that begin with 0 as octal ones.
+void make_decimal(CLI::App& app) {
+    for (CLI::Option* option : app.get_options())
+        if (option->get_type_name() == "INT" || option->get_type_name() == "UINT")
+            option->transform([](std::string text) {
+                const size_t from = text.find_first_not_of("+-");
+                const bool digits = text.find_first_not_of("0123456789", from) == std::string::npos;
+                while (digits && from < text.size() - 1 && text[from] == '0') text.erase(from, 1);
+                return text;
+            });
+    for (CLI::App* command : app.get_subcommands({})) make_decimal(*command);
 }
 
 /// Names an option whose text is no number of its type, which CLI11 does not, or, among those that CLI11 has converted,
@@ -114,6 +131,7 @@ int finish(int exit_code) {
 
 int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen) {
     try {
+        make_decimal(app);
         app.parse(for_parser(arguments));
         Status s = check_not_empty(app);
         if (s.ok()) s = check_numbers(app, true);

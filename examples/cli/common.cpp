@@ -30,10 +30,16 @@ static std::string with_options(std::string text) {
         {"sampling.presence_penalty", "--presence-penalty"},
         {"sampling.penalty_window", "--penalty-window"},
         {"draft.min_probability", "--draft-min-p"},
+        {"kv_budget_bytes", "--kv-budget"},
+        {"memory_limit_bytes", "--memory-limit"},
+        {"n_ubatch", "--ubatch"},
     };
+    // Whole words alone: a file may have such a name.
+    const auto is_end = [&text](size_t at) { return at >= text.size() || std::strchr(" ,;:)", text[at]); };
     for (const auto& name : kNames) {
-        const size_t at = text.find(std::string(name[0]) + " is ");
-        if (at != std::string::npos) text.replace(at, std::strlen(name[0]), name[1]);
+        const size_t n = std::strlen(name[0]);
+        for (size_t at = text.find(name[0]); at != std::string::npos; at = text.find(name[0], at + 1))
+            if ((at == 0 || std::strchr(" (\n", text[at - 1])) && is_end(at + n)) text.replace(at, n, name[1]);
     }
     return text;
 }
@@ -90,6 +96,16 @@ void add_place(CLI::App& command, PlaceOptions& o) {
         "CPU: keep the weights as the processor reads them in FILE, or with auto in the cache folder, so "
         "that the next start packs nothing and processes share them");
     command.add_flag("-v,--verbose", o.verbose, "Report on stderr what was chosen and why");
+}
+
+CLI::Option* add_switch(CLI::App& command, const char* name, bool means, std::optional<bool>& to, const char* help) {
+    // A flag: CLI11's own would set `to` where it is not given.
+    return command
+        .add_option_function<bool>(
+            name, [&to, means](bool on) { to = on == means; }, help)
+        ->type_name("")
+        ->expected(0)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 void add_sampling(CLI::App& command, auspex::Sampling& o) {

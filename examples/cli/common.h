@@ -3,6 +3,7 @@
 #include "auspex.hpp"
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ void add_model(CLI::App& command, PlaceOptions& o);
 void add_mtp_file(CLI::App& command, PlaceOptions& o);
 
 /// --temp, --top-k, --top-p, --min-p, penalties, --seed
+/// A flag that sets `to` to `means`, and with =false to the opposite.
+CLI::Option* add_switch(CLI::App& command, const char* name, bool means, std::optional<bool>& to, const char* help);
 void add_sampling(CLI::App& command, auspex::Sampling& o);
 
 /// -p TEXT, -f FILE, or standard input

@@ -43,6 +43,7 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
                    : Status(Code::bad_argument, "--tool-choice chooses among tools; give --tools FILE");
     std::string text;
     Status s = read_document(o.tools).get(text);
+    if (s.ok()) s = check_utf8(text, "'" + o.tools + "'");
     if (!s.ok()) return s;
     const nlohmann::ordered_json all = nlohmann::ordered_json::parse(text, nullptr, false);
     if (!all.is_array() || all.empty())

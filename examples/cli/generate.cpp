@@ -32,8 +32,9 @@ Status check_generate(const GenerateOptions& o) {
     return {};
 }
 
-Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, const int64_t* given, uint32_t* to) {
-    const int64_t trained = model.info().n_context, prompt = static_cast<int64_t>(n_prompt);
+Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
+                      uint32_t* to) {
+    const int64_t trained = model.info().n_context, prompt = static_cast<int64_t>(n_before + n_prompt);
     if (given && (*given < 1 || *given > INT32_MAX))
         return Status(Code::bad_argument, "--ctx " + std::to_string(*given) + ": expected 1 .. " +
                                               std::to_string(INT32_MAX) + "; the model was trained for " +
@@ -41,11 +42,15 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
     constexpr int64_t kOpenEnd = 4096;  // room for an answer of unknown length
     const int64_t wanted = n < 0 ? prompt + kOpenEnd : prompt + std::min(n, trained);
     const int64_t room = given ? *given : std::min(trained, wanted);
+    const std::string what = n_before == 0   ? "the prompt has "
+                             : n_prompt == 0 ? "the conversation has "
+                                             : "the conversation with the prompt has ";
     if (prompt > room)
-        return Status(Code::bad_argument, "the prompt has " + std::to_string(prompt) +
-                                              " tokens, but the context holds " + std::to_string(room) +
-                                              (given ? "; give a larger --ctx or a shorter prompt"
-                                                     : ", what the model was trained for; shorten the prompt"));
+        return Status(Code::bad_argument, what + std::to_string(prompt) + " tokens, but the context holds " +
+                                              std::to_string(room) +
+                                              (!given          ? ", what the model was trained for; shorten the prompt"
+                                               : n_prompt == 0 ? "; give a larger --ctx"
+                                                               : "; give a larger --ctx or a shorter prompt"));
     *to = static_cast<uint32_t>(room);
     return {};
 }
@@ -159,10 +164,9 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
         s = show(events);
         if (!s.ok()) return s;
     } while (reply.ended() == Finish::none && !interrupted());
-    // The first sample needs no new row, so the rate counts from there; one token alone has only itself.
+    // The first sample needs no new row, so the rate counts from there; one token alone has none.
     const bool several = n_sampled > n_first;
-    to->n_step = several ? n_sampled - n_first : n_sampled;
-    to->decode_s = now() - (several ? first : ready);
+    if (several) to->n_step = n_sampled - n_first, to->decode_s = now() - first;
     s = show(reply.finish());
     to->ids.assign(reply.tokens().begin(), reply.tokens().end());
     to->stop_reason = stop_reason(reply.ended());

@@ -1,6 +1,7 @@
 // cli/generate: the loop that turns a history into streamed text; run and chat share it.
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common.h"
 
@@ -16,7 +17,9 @@ Status check_generate(const GenerateOptions& o);
 
 /// Rows of context: `given` if the user gave --ctx, else those of prompt and answer, at most what the model was trained
 /// for.
-Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, const int64_t* given, uint32_t* to);
+/// n_before: tokens of the conversation before the prompt.
+Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
+                      uint32_t* to);
 
 struct Generated {
     std::string text;
@@ -26,7 +29,10 @@ struct Generated {
     double prefill_s = 0;
     double decode_s = 0;  ///< from the first token to the last
     double prefill_tps() const { return prefill_s > 0 ? double(synced.rows_computed) / prefill_s : 0; }
-    double decode_tps() const { return decode_s > 0 && n_step > 0 ? double(n_step) / decode_s : 0; }
+    /// No value where the first pass gave all tokens.
+    std::optional<double> decode_tps() const {
+        return decode_s > 0 ? std::optional<double>(double(n_step) / decode_s) : std::nullopt;
+    }
     size_t n_step = 0;  ///< tokens sampled within decode_s
 };
 

@@ -93,7 +93,7 @@ Status run(const RunOptions& o, int* exit_code) {
     auspex::SessionOptions options;
     options.run_ahead = kept.path.empty() ? 2 : 0;  // where nothing follows, tokens computed beyond its end are dropped
     options.progress = progress_line();
-    s = choose_context(on.model, kept.file.n_token + ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr,
+    s = choose_context(on.model, kept.file.n_token, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr,
                        &options.n_context);
     if (!s.ok()) return s;
     s = choose_draft(o.draft, on.model.info(), o.place.verbose, &options.draft);
@@ -125,10 +125,13 @@ Status run(const RunOptions& o, int* exit_code) {
     auspex::SaveReport saved;
     const Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
+    const std::optional<double> decode_tps = made.decode_tps();
     if (stream) {
+        char rate[32] = "";
+        if (decode_tps) std::snprintf(rate, sizeof rate, ", %.1f/s", *decode_tps);
         if (stderr_is_terminal() || o.place.verbose)
-            std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(),
-                         made.prefill_tps(), made.ids.size(), made.decode_tps(), printable(on.device.name()).c_str(),
+            std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens%s; %s; stopped by %s]\n", ids.size(),
+                         made.prefill_tps(), made.ids.size(), rate, printable(on.device.name()).c_str(),
                          made.stop_reason.c_str());
         const std::string drafting = draft_line(session);
         if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))
@@ -141,7 +144,7 @@ Status run(const RunOptions& o, int* exit_code) {
     line["prompt_tokens"] = ids.size();
     line["tokens"] = made.ids.size();
     line["prefill_tps"] = made.prefill_tps();
-    line["decode_tps"] = made.decode_tps();
+    line["decode_tps"] = decode_tps ? nlohmann::ordered_json(*decode_tps) : nlohmann::ordered_json();
     line["device"] = on.device.name();
     line["stop_reason"] = made.stop_reason;
     line["sync"] = sync_json(made.synced);

@@ -38,7 +38,7 @@ Result<uint64_t> read_size(const std::string& text, const char* option) {
                           : unit == "G"                ? 1073741824
                                                        : 0;
     const bool plain = text.find_first_of("xX") == std::string::npos && (!unit.empty() || n == std::floor(n));
-    if (end == text.c_str() || factor == 0 || !plain || !(n >= 1) || n * factor > 1e15)
+    if (end == text.c_str() || factor == 0 || !plain || !(n * factor >= 1) || n * factor > 1e15)
         return Status(Code::bad_argument,
                       std::string(option) + " " + text +
                           ": expected a whole number of bytes, or a number followed by K, M or G, as in 512M or 1.5G");

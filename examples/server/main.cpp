@@ -292,16 +292,14 @@ void add_options(CLI::App& app, ServeOptions& o) {
                    "Time for a client to send the head of a request, and longest pause in its body")
         ->capture_default_str();
     app.add_option("--max-body", o.max_body, "Size limit of a request")->capture_default_str();
-    CLI::Option* const think = app.add_flag_callback(
-        "--think", [&o] { o.defaults.enable_thinking = true; },
-        "Ask the template for answers with thinking, unless the client wants none");
-    app.add_flag_callback(
-           "--no-think", [&o] { o.defaults.enable_thinking = false; },
-           "Ask the template for answers without thinking, unless the client wants it")
+    CLI::Option* const think =
+        cli::add_switch(app, "--think", true, o.defaults.enable_thinking,
+                        "Ask the template for answers with thinking, unless the client wants none");
+    cli::add_switch(app, "--no-think", false, o.defaults.enable_thinking,
+                    "Ask the template for answers without thinking, unless the client wants it")
         ->excludes(think);
-    app.add_flag_callback(
-        "--preserve-thinking", [&o] { o.defaults.preserve_thinking = true; },
-        "Show the model the thinking of earlier turns, if its template can");
+    cli::add_switch(app, "--preserve-thinking", true, o.defaults.preserve_thinking,
+                    "Show the model the thinking of earlier turns, if its template can");
     app.add_option("--script", o.engine.script,
                    "For testing clients: a JSON list of {when, reply}; the reply whose `when` stands last in a prompt "
                    "is given instead of the model's own");
