@@ -222,6 +222,7 @@
 #endif
 
 // engine
+#include "engine/memory_limit.h"
 #include "engine/model.h"
 #include "engine/model.cpp"
 #include "engine/file_info.cpp"
@@ -280,6 +281,7 @@
 #include "engine/session_file.cpp"
 #include "engine/memory_plan.h"
 #include "engine/memory_plan.cpp"
+#include "engine/memory_limit.cpp"
 #include "engine/session.cpp"
 #include "engine/session_fork.cpp"
 #include "engine/score.cpp"

@@ -315,6 +315,49 @@ TEST_CASE("on the CPU a model whose weights exceed memory_limit_bytes is not loa
     CHECK(Model::load(open_device(nullptr, weights), odd).ok());
 }
 
+TEST_CASE("on a GPU sessions, forks and score_mtp stay together within memory_limit_bytes, to the byte") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_qwen35(TinyOptions());
+    SessionOptions o;
+    o.n_context = 512;
+    o.n_ubatch = 64;
+    o.checkpoint_bytes = 0;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    const MemoryPlan roomy = plan_of(load(test::open_device(options), bytes), o);
+    const auto limited = [&](uint64_t n_byte) {
+        options.memory_limit_bytes = static_cast<size_t>(roomy.weight_bytes + n_byte);
+        return load(test::open_device(options), bytes);
+    };
+    {
+        const Model model = limited(3 * roomy.session_bytes - 1);
+        const std::atomic<uint64_t>& held = model.impl()->device->reserved_bytes;
+        CHECK(held == roomy.weight_bytes);
+        const Session first = open(model, o);
+        Session second = open(model, o);
+        CHECK(held == roomy.weight_bytes + first.stats().memory_bytes + second.stats().memory_bytes);
+        CHECK(Session::create(model, o).status().code == Code::out_of_memory);
+        CHECK_FALSE(plan_of(model, o).fits);
+        CHECK(first.fork().status().code == Code::out_of_memory);
+        second = Session();
+        CHECK(first.fork().ok());
+        CHECK(held == roomy.weight_bytes + first.stats().memory_bytes);
+    }
+    const std::vector<Token> ids = tiny_ids(20, 3);
+    for (const bool room : {false, true}) {
+        const Model model = limited(roomy.session_bytes * (room ? 4 : 1) + roomy.session_bytes / 2);
+        Session session = open(model, o);
+        const Status s = session.score_mtp(ids, 1, [](size_t, Span<const float>) {});
+        CHECK(s.code == (room ? Code::ok : Code::out_of_memory));
+        CHECK((room || s.text.find("memory_limit_bytes is ") != std::string::npos));
+        CHECK(model.impl()->device->reserved_bytes == roomy.weight_bytes + session.stats().memory_bytes);
+    }
+    options.memory_limit_bytes = static_cast<size_t>(roomy.weight_bytes - 1);
+    const Status s = Model::load(test::open_device(options), bytes).status();
+    CHECK(s.code == Code::out_of_memory);
+    CHECK_MESSAGE(s.text.find("the weights take ") != std::string::npos, s.message());
+}
+
 TEST_CASE("the memory of drafting is planned to the byte, apart from the draft block's weights") {
     const std::vector<std::byte> bytes = tiny_qwen35([] {
         TinyOptions tiny;

@@ -106,6 +106,7 @@ struct TwoHeaps {
         std::byte* device = nullptr;
     };
     std::map<VkDeviceMemory, View> views;
+    std::function<void()> during_allocation;  ///< of the next memory
 };
 TwoHeaps heaps;
 
@@ -223,6 +224,7 @@ void VKAPI_PTR cut_requirements(VkDevice device, VkBuffer buffer, VkMemoryRequir
 VkResult VKAPI_PTR cut_allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* a,
                                 VkDeviceMemory* out) {
     const uint32_t heap = info->memoryTypeIndex;
+    if (const auto call = std::exchange(heaps.during_allocation, nullptr)) call();
     if (heaps.used[heap] + info->allocationSize > heaps.size[heap]) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkMemoryAllocateInfo real = *info;
     real.memoryTypeIndex = heaps.real_type;
@@ -508,6 +510,33 @@ TEST_CASE("on a GPU with memory of its own a plan counts what others hold, and d
         CHECK(create.code == Code::out_of_memory);
         CHECK_MESSAGE(create.text.find("memory_limit_bytes less what others hold is ") != std::string::npos,
                       create.message());
+    }
+    heaps = TwoHeaps();
+}
+
+TEST_CASE("sessions that are created at once stay within memory_limit_bytes") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    heaps = TwoHeaps();
+    heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
+    {
+        const vk::OpenDeviceRef opened = open_shape(kAsItIs).value();
+        Device device = cpu_device();
+        device.impl()->machine = vk::make_backend(opened);
+        const Model model = load_model(device, bytes);
+        SessionOptions options;
+        options.n_context = 256;
+        options.n_ubatch = 32;
+        options.checkpoint_bytes = 0;
+        const MemoryPlan plan = Session::plan(model, options).value();
+        const uint64_t limit = plan.total_bytes + plan.session_bytes / 2;
+        opened->gpu->memory_limit_bytes = device.impl()->options.memory_limit_bytes = limit;
+        Status other;
+        heaps.during_allocation = [&] { other = Session::create(model, options).status(); };
+        const Status first = Session::create(model, options).status();
+        CHECK_MESSAGE(first.ok(), first.message());
+        CHECK(other.code == Code::out_of_memory);
+        CHECK(Session::create(model, options).ok());
     }
     heaps = TwoHeaps();
 }

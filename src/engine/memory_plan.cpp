@@ -3,6 +3,7 @@
 #include "../base/guard.h"
 #include "draft_vocab.h"
 #include "lookup.h"
+#include "memory_limit.h"
 #include "row_marks.h"
 #include "session_options.h"
 
@@ -133,30 +134,6 @@ void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t b
     if (bytes != 0) items->push_back({std::move(what), layer, bytes, place});
 }
 
-/// Adds what the weights of `plan` take.
-Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
-    add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
-    Weights weights;
-    AUSPEX_TRY(weights_of(model, plan).get(weights));
-    return model.device->machine->plan_weights(plan, weights, model.program.get(), items);
-}
-
-/// What a model and a session may take together: what is free now, on a GPU within the caller's limit, and what the
-/// loaded weights hold already; on the CPU the caller's limit, if there is one. 0: not known.
-uint64_t limit_of(const Model::Impl& model) {
-    const Device::Impl& device = *model.device;
-    const uint64_t given = device.options.memory_limit_bytes, left = device.machine->budget_bytes();
-    if (given != 0 && device.machine->kind() == Kind::cpu) return given;
-    std::vector<MemoryItem> items;
-    if (model.program && !plan_weights(model, model.plan, &items).ok()) return given;
-    uint64_t held = 0;
-    for (const MemoryItem& i : items)
-        if (i.place != MemoryPlace::file && i.place != MemoryPlace::pinned) held += i.bytes;
-    if (left >= UINT64_MAX - held) return given;
-    const uint64_t limit = given != 0 ? std::min(given, left + held) : left + held;
-    return std::max<uint64_t>(limit, 1);  // nothing is left: 0 would say that the limit is not known
-}
-
 /// Items and sums of one set of options.
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
@@ -213,11 +190,6 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     m.limit_bytes = limit_of(model);
     m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
     return m;
-}
-
-std::string mib(uint64_t bytes) {
-    const uint64_t tenth = (bytes * 10 + (1u << 19)) >> 20;
-    return say(tenth / 10, ".", tenth % 10, " MiB");
 }
 
 /// Number of layers with experts; on_host: only those whose experts stay in system memory.
@@ -450,6 +422,18 @@ AUSPEX_CATCH_EMPTY
 
 namespace detail {
 
+std::string mib(uint64_t bytes) {
+    const uint64_t tenth = (bytes * 10 + (1u << 19)) >> 20;
+    return say(tenth / 10, ".", tenth % 10, " MiB");
+}
+
+Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+    memory_plan_impl::add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
+    Weights weights;
+    AUSPEX_TRY(weights_of(model, plan).get(weights));
+    return model.device->machine->plan_weights(plan, weights, model.program.get(), items);
+}
+
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule) {
     using namespace memory_plan_impl;
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
@@ -547,42 +531,29 @@ Status explain_shortage(const Model::Impl& model, const SessionOptions& options,
     return done;
 }
 
-Status check_weights(const Model::Impl& model) {
-    if (model.device->machine->kind() != Kind::cpu) return {};
-    std::vector<MemoryItem> items;
-    AUSPEX_TRY(memory_plan_impl::plan_weights(model, model.plan, &items));
-    uint64_t bytes = 0;
-    for (const MemoryItem& item : items)
-        if (item.place == MemoryPlace::allocator) bytes += item.bytes;
+Status reserve_session(const Model::Impl& model, SessionOptions* options, Reservation* to) {
+    using namespace memory_plan_impl;
+    const SessionOptions asked = *options;
     const uint64_t given = model.device->options.memory_limit_bytes;
-    if (given != 0 && bytes > given)
-        return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
-                    "), memory_limit_bytes is ", given, "; raise it, or use a smaller model");
-    if (given != 0) return {};
-    bytes -= std::min(bytes, model.copied_bytes);  // copies are allocated already
-    const uint64_t left = model.device->machine->budget_bytes();
-    if (bytes <= left) return {};
-    return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
-                "), the system has ", left,
-                " free; close other programs, use a smaller model, or set memory_limit_bytes "
-                "to override this check");
-}
-
-Status check_limit(const Model::Impl& model, const SessionOptions& options) {
-    const uint64_t given = model.device->options.memory_limit_bytes;
-    // A GPU's budget is checked when its memory is allocated.
-    if (given == 0 && model.device->machine->kind() != Kind::cpu) return {};
-    MemoryPlan m;
-    const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
-    if (planned.code == Code::unsupported) return {};  // the back end enforces the limit itself
-    if (!planned.ok() || m.fits) return planned;
-    AUSPEX_TRY(plan_memory(model, options, true).get(m));
-    return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
-                ") take ", m.total_bytes, " bytes (", memory_plan_impl::mib(m.total_bytes), "), ",
-                given == 0               ? "the system has room for "
-                : given == m.limit_bytes ? "memory_limit_bytes is "
-                                         : "memory_limit_bytes less what others hold is ",
-                m.limit_bytes, memory_plan_impl::describe_alternatives(m));
+    const bool cpu = model.device->machine->kind() == Kind::cpu;
+    for (;;) {
+        *options = asked;
+        choose_ubatch(model, options);
+        if (given == 0 && !cpu) return {};  // checked where it is allocated
+        MemoryPlan m;
+        AUSPEX_TRY(measure(model, model.plan, *options).get(m));
+        if (!m.fits) {
+            build_alternatives(model, *options, &m);
+            return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (",
+                        m.session_bytes, ") take ", m.total_bytes, " bytes (", mib(m.total_bytes), "), ",
+                        given == 0               ? "the system has room for "
+                        : given == m.limit_bytes ? "memory_limit_bytes is "
+                                                 : "memory_limit_bytes less what others hold is ",
+                        m.limit_bytes, describe_alternatives(m));
+        }
+        if (cpu || to->take(model.device, m.total_bytes - m.pinned_bytes - model.reserved.bytes())) return {};
+        // Another thread has taken that memory since: what is left decides.
+    }
 }
 
 }  // namespace detail

@@ -2,7 +2,7 @@
 //
 // Owns    windows and KV formats from the options, windows that meet a KV budget, the plan, and alternatives for when
 //         it does not fit.
-// Thread  pure functions.
+// Thread  any, at the same time.
 // Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 #pragma once
 #include "../machine/kv.h"
@@ -12,6 +12,12 @@
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
+
+/// "1.5 MiB".
+std::string mib(uint64_t bytes);
+
+/// Adds what the weights of `plan`, a plan of this model, take.
+Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items);
 
 /// Fills in the defaults of `o`, checks it, and translates it for the back end. rule: if not null, set to a text that
 /// says how kv_budget_bytes was met.
@@ -31,10 +37,12 @@ Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& o
 
 /// Returns `done`, with the alternatives added to its text if it is out_of_memory.
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done);
-/// Checks model and session against the memory limit, or on the CPU against free memory.
+
+/// Calls choose_ubatch(), checks model and session against the memory limit, or on the CPU against free memory, and
+/// takes the session's part of a GPU's limit. Any thread, at the same time.
 ///
-/// errors    out_of_memory; the text lists the alternatives.
-Status check_limit(const Model::Impl& model, const SessionOptions& options);
+/// errors    those of plan_memory(); out_of_memory; the text lists the alternatives.
+Status reserve_session(const Model::Impl& model, SessionOptions* options, Reservation* to);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -8,7 +8,9 @@
 #include "../base/token.h"
 #include "../grammar/vocab_trie.h"
 #include "../machine/backend.h"
+#include "memory_limit.h"
 
+#include <atomic>
 #include <mutex>
 
 namespace auspex {
@@ -17,11 +19,13 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 struct Device::Impl {
     DeviceOptions options;
     std::shared_ptr<detail::Backend> machine;
+    std::atomic<uint64_t> reserved_bytes{0};  ///< of all Reservations
 };
 
 struct Model::Impl {
     // Later members use earlier ones and are destroyed first.
     std::shared_ptr<Device::Impl> device;
+    detail::Reservation reserved;  ///< of the weights; none on the CPU
     std::vector<detail::File> files;
     std::vector<detail::Block> copies;  ///< of bytes that the caller passed at an odd address
     uint64_t copied_bytes = 0;          ///< of files and bytes that are held as copies
@@ -53,9 +57,6 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan);
 /// Fills in all facts of a model except weight_bytes.
 /// errors    bad_file: its name or its chat template is no text.
 Status describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
-
-/// out_of_memory if a CPU without memory_limit_bytes has no room for the weights.
-Status check_weights(const Model::Impl& model);
 
 /// Opens a GGUF file and, if it is split, its other shards, and adds the MTP blocks of LoadOptions::mtp_file, if one is
 /// named. Reads no tensor. Without `copy` files are mapped even if the options ask for copies, and copied_bytes says

@@ -138,6 +138,8 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
     options.mtp = true;
     options.mtp_window = 0;
+    Reservation reserved;
+    AUSPEX_TRY(reserve_context(*s.model, options, &reserved));
     std::unique_ptr<Context> context;
     AUSPEX_TRY(s.model->program->open(options).get(context));
     score_impl::Teacher teacher{s, *context, all, 1 + size_t{depth}};

@@ -28,7 +28,7 @@ Status Session::Impl::open() {
     using namespace detail;
     const Plan& plan = model->plan;
     AUSPEX_TRY(check_session_options(*model, options));
-    choose_ubatch(*model, &options);
+    AUSPEX_TRY(reserve_session(*model, &options, &reserved));
     ContextOptions context_options;
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
@@ -37,7 +37,6 @@ Status Session::Impl::open() {
     uint64_t budget = 0;
     AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
     context_options.saved_state_bytes = saved_state_bytes(sizes, budget);
-    AUSPEX_TRY(check_limit(*model, options));
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     constrained.open(*model);

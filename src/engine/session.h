@@ -17,6 +17,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 struct Session::Impl {
     // In this order: a part uses those before it.
     std::shared_ptr<Model::Impl> model;
+    detail::Reservation reserved;
     SessionOptions options;
     Stats stats;
     std::vector<detail::KvShape> kv;  ///< by SlotId

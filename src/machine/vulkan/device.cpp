@@ -543,7 +543,7 @@ AUSPEX_SMALL_CODE_END
 uint64_t Gpu::budget_bytes() {
     uint64_t left = UINT64_MAX;
     if (memory_limit_bytes != 0) {
-        const uint64_t used = limited_bytes.load();
+        const uint64_t used = device_bytes.load();
         left = memory_limit_bytes > used ? memory_limit_bytes - used : 0;
     }
     if (traits.is_cpu()) return left;  // a software device reports a figure, not a limit

@@ -205,7 +205,6 @@ struct Gpu {
     std::shared_ptr<Messages> messages;                    ///< null without validation
     uint64_t memory_limit_bytes = 0;                       ///< the caller's; 0: none
     std::atomic<uint64_t> device_bytes{0}, host_bytes{0};  ///< allocated through memory.h, at the moment
-    std::atomic<uint64_t> limited_bytes{0};  ///< of both: what memory_limit_bytes counts, all but pinned weights
     std::atomic<bool> lost{false};
     /// A wait gave up: what was submitted may still run, so nothing of this device is destroyed or freed any more.
     std::atomic<bool> stalled{false};

@@ -75,9 +75,8 @@ void Memory::reset() {
         }
         gpu_->device_bytes -= device_bytes_;
         gpu_->host_bytes -= host_bytes_;
-        gpu_->limited_bytes -= limited_bytes_;
     }
-    device_bytes_ = host_bytes_ = limited_bytes_ = 0;
+    device_bytes_ = host_bytes_ = 0;
     blocks_.clear();
     regions_.clear();
     gpu_.reset();
@@ -120,10 +119,6 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     }
     (out->on_device ? device_bytes_ : host_bytes_) += need.size;
     (out->on_device ? gpu_->device_bytes : gpu_->host_bytes) += need.size;
-    if (want.arena != Arena::pinned) {
-        limited_bytes_ += need.size;
-        gpu_->limited_bytes += need.size;
-    }
     AUSPEX_TRY(
         gpu_->check(gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0), "vkBindBufferMemory"));
     if (t.addresses) {

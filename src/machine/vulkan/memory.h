@@ -105,7 +105,7 @@ class Memory {
     GpuRef gpu_;
     std::vector<Block> blocks_;
     std::vector<Region> regions_;
-    uint64_t device_bytes_ = 0, host_bytes_ = 0, limited_bytes_ = 0;  ///< this one's share of those of Gpu
+    uint64_t device_bytes_ = 0, host_bytes_ = 0;
 };
 
 /// Moves bytes between host and device memory with bounded staging: two halves of `half_bytes`, taken when they are
