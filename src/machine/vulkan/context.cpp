@@ -46,7 +46,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
     const GpuRef& gpu = model_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
-    n_chunk_ = std::min(row_class(options_.n_ubatch), context_impl::max_rows(*model_));
+    n_chunk_ = n_chunk_max_ = std::min(row_class(options_.n_ubatch), context_impl::max_rows(*model_));
     AUSPEX_TRY(Buffers::take(*model_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));

@@ -173,7 +173,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request
     uint32_t next_request_ = 0;
     ContextOptions options_;
-    uint32_t n_chunk_ = 0;  ///< rows of a committed step run at once: halved when too slow
+    uint32_t n_chunk_max_ = 0;  ///< rows of a committed step that can run at once
+    uint32_t n_chunk_ = 0;      ///< of those, how many do: halved when too slow
     /// The body of many rows that was submitted last, until somebody waits for it.
     struct Wide {
         Recording* body = nullptr;

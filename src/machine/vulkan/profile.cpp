@@ -31,7 +31,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     step.n_row = n_row;
     step.place(first_row);
     step.tentative = n_row <= kMaxTentative;
-    const uint32_t n_row_max = model_->small() ? kMaxTentative : n_chunk_;
+    const uint32_t n_row_max = model_->small() ? kMaxTentative : n_chunk_max_;
     if (n_row > n_row_max)
         return fail(Code::bad_argument, "a step of ", n_row, " rows, expected at most ", n_row_max,
                     ", which run at once");
