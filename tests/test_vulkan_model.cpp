@@ -562,6 +562,32 @@ TEST_CASE("a model runs on a device of the application") {
     CHECK(n_lock == n_unlock);
 }
 
+TEST_CASE("a draft-only head that one binding cannot see is refused in the same words by plan and create") {
+    if (!shared_gpu()) return;
+    TinyOptions tiny = smallest();
+    tiny.type = Type::f16;
+    SessionOptions options;
+    options.n_context = 64;
+    options.n_ubatch = 16;
+    options.draft.source = Draft::mtp;
+    options.draft.n_vocab = 280;
+    DeviceOptions vulkan;
+    vulkan.kind = Kind::vulkan;
+    const vk::OpenDeviceRef opened = vk::open_device(vulkan).value();
+    Device device = cpu_device();
+    device.impl()->machine = vk::make_backend(opened);
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    const Model model = load_model(device, bytes);
+    for (const MemoryItem& item : Session::plan(model, options).value().items)
+        if (item.what == "draft-only head") opened->gpu->traits.max_storage_range = item.bytes / 8 * 7;
+    const Status create = Session::create(model, options).status();
+    CHECK(create.code == Code::unsupported);
+    CHECK_MESSAGE(create.text.find("DraftOptions::n_vocab") != std::string::npos, create.message());
+    CHECK(Session::plan(model, options).status().text == create.text);
+    options.draft.n_vocab = 100;
+    CHECK(Session::create(model, options).ok());
+}
+
 TEST_CASE("rotary positions are relative on the GPU, and keys and values are kept by KV row") {
     if (!shared_gpu()) return;
     HotPath hot_path;

@@ -541,25 +541,31 @@ TEST_CASE("sessions that are created at once stay within memory_limit_bytes") {
     heaps = TwoHeaps();
 }
 
-TEST_CASE("a context whose keys one binding cannot see is refused in the same words by plan and create") {
+TEST_CASE("a context that needs more than one binding or allocation is refused in the same words by plan and create") {
     if (!gpu_device()) return;
-    const Shape small{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};
+    const Shape range{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};
+    Shape allocation{"allocations of 4 MiB"};
+    allocation.max_allocation = 4u << 20;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
-    Device device = cpu_device();
-    device.impl()->machine = vk::make_backend(open_shape(small).value());
-    Model model;
-    REQUIRE(Model::load(device, bytes).get(model).ok());
-    SessionOptions options;
-    options.n_ubatch = 32;
-    options.n_context = 65536;
-    Session session;
-    const Status create = Session::create(model, options).get(session);
-    CHECK(create.code == Code::bad_argument);
-    CHECK_MESSAGE(create.text.find("binds at most 524288") != std::string::npos, create.message());
-    CHECK(Session::plan(model, options).status().text == create.text);
-    options.kv_k = options.kv_v = KvType::q4_0;
-    options.n_context = 1024;
-    CHECK(Session::create(model, options).get(session).ok());
+    for (const Shape* with : {static_cast<const Shape*>(&range), static_cast<const Shape*>(&allocation)}) {
+        Device device = cpu_device();
+        device.impl()->machine = vk::make_backend(open_shape(*with).value());
+        Model model;
+        REQUIRE(Model::load(device, bytes).get(model).ok());
+        SessionOptions options;
+        options.n_ubatch = 32;
+        options.n_context = 65536;
+        Session session;
+        const Status create = Session::create(model, options).get(session);
+        CHECK(create.code == Code::bad_argument);
+        const std::string want = with == &range ? "binds at most 524288" : "allocates at most 419";
+        CHECK_MESSAGE(create.text.find(want) != std::string::npos, create.message());
+        CHECK(create.text.find("lower n_context or n_ubatch") != std::string::npos);
+        CHECK(Session::plan(model, options).status().text == create.text);
+        options.kv_k = options.kv_v = KvType::q4_0;
+        options.n_context = 1024;
+        CHECK(Session::create(model, options).get(session).ok());
+    }
 }
 
 TEST_CASE("where loops are short, a context that the general attention cannot see is refused by plan and create") {

@@ -153,6 +153,17 @@ Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
     return c;
 }
 
+Status DraftHead::plan(const DeviceTraits& traits, const Slot& table, uint64_t n, Tiling* tiles, MemoryPlan* memory) {
+    *tiles = tiling(table.type, n, table.width());
+    if (const uint64_t limit = max_at_once(traits, *memory); tiles->bytes() > limit)
+        return fail(Code::unsupported, "a draft-only head of ", n, " ids takes ", tiles->bytes(),
+                    " bytes at once, but ", traits.name, limit == traits.max_storage_range ? " binds" : " allocates",
+                    " at most ", limit, "; choose fewer ids (DraftOptions::n_vocab)");
+    memory->add(Arena::weights, tiles->bytes(), "draft head");
+    memory->add(Arena::weights, n * sizeof(uint32_t), "draft ids");
+    return {};
+}
+
 /// What will be allocated, and where its regions go once there is memory.
 struct Buffers::Planned {
     Planned(const VulkanModel& m, const ContextOptions& o)
@@ -169,9 +180,11 @@ struct Buffers::Planned {
     /// Plans a region; `region` is set once there is memory.
     void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
         const bool bound = arena != Arena::ring;  // what the host reads is copied, or small
-        if (bound && bytes > traits.max_storage_range && status.ok())
+        const uint64_t limit = bound ? max_at_once(traits, memory) : memory.max_region_bytes();
+        if (bytes > limit && status.ok())
             status = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
-                          " binds at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
+                          limit == traits.max_storage_range ? " binds" : " allocates", " at most ", limit,
+                          "; lower n_context or n_ubatch");
         bytes = std::max<uint64_t>(bytes, 16);
         const MemoryPlan::Id id = memory.add(arena, bytes, name);
         place.push_back([region, id](const Memory& m) { *region = m[id]; });

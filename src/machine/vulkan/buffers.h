@@ -48,12 +48,20 @@ inline uint32_t row_stride(const Plan& plan, SlotId id) {
     return static_cast<uint32_t>(s.role == SlotRole::kept ? s.width() : round_up(s.width(), 4));
 }
 
+/// The largest region that a kernel can bind.
+inline uint64_t max_at_once(const DeviceTraits& traits, const MemoryPlan& memory) {
+    return std::min(traits.max_storage_range, memory.max_region_bytes());
+}
+
 /// Rows of the MTP head's table for chosen ids: what drafts are sampled from, if not from everything.
 struct DraftHead {
     Memory memory;
     Matrix matrix;
-    Region ids;         ///< u32: the token of each row
-    uint32_t n_id = 0;  ///< 0: none
+    Region ids;                                           ///< u32: the token of each row
+    uint32_t n_id = 0;                                    ///< 0: none
+    static constexpr MemoryPlan::Id kRows = 0, kIds = 1;  ///< regions of `memory`
+    /// Adds them for n ids to `memory`, which is empty. errors: unsupported: more than a kernel sees at once.
+    static Status plan(const DeviceTraits& traits, const Slot& table, uint64_t n, Tiling* tiles, MemoryPlan* memory);
 };
 
 namespace buffers_impl {

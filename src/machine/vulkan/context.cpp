@@ -136,18 +136,13 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         }
         const GpuRef& gpu = model_->device->gpu;
         Matrix& m = made.matrix;
-        m.tiling = tiling(s.type, ids.size(), s.width());
-        if (m.tiling.bytes() > gpu->traits.max_storage_range)
-            return fail(Code::unsupported, "a draft vocabulary of ", ids.size(), " ids takes ", m.tiling.bytes(),
-                        " bytes, more than ", gpu->traits.name, " sees at once");
         MemoryPlan memory(gpu->traits);
-        const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"),
-                   table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
+        AUSPEX_TRY(DraftHead::plan(gpu->traits, s, ids.size(), &m.tiling, &memory));
         // In place where it fits: nothing is taken after the first time, and what fails leaves the memory in use.
         const bool in_place = buffers_.draft.n_id == ids.size();
         if (!in_place) AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
         const Memory& to = in_place ? buffers_.draft.memory : made.memory;
-        const Region to_rows = to[rows], to_ids = to[table_ids];
+        const Region to_rows = to[DraftHead::kRows], to_ids = to[DraftHead::kIds];
         const Status written = write_draft_head(ids, s, m.tiling, to_rows, to_ids);
         const Status finished = transfer_.finish();  // before what it writes may be freed
         AUSPEX_TRY(written);

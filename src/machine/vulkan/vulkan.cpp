@@ -117,9 +117,9 @@ class VulkanBackend : public Backend {
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
         SlotId table = kNoSlot;
         AUSPEX_TRY(draft_table(plan).get(table));
+        Tiling tiles;
         detail::vk::MemoryPlan memory(device->gpu->traits);
-        memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
-        memory.add(Arena::weights, uint64_t{n_id} * sizeof(uint32_t));
+        AUSPEX_TRY(DraftHead::plan(device->gpu->traits, plan.slot(table), n_id, &tiles, &memory));
         items->push_back({"draft-only head", -1, memory.device_bytes(), MemoryPlace::device});
         return {};
     }
