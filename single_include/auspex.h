@@ -119,7 +119,7 @@ enum { AUSPEX_LOG_INFO = 0, AUSPEX_LOG_WARNING = 1 };
 typedef struct auspex_vulkan_handles {
     uint32_t struct_size;
     uint32_t queue_family;
-    void* instance;        /* VkInstance */
+    void* instance;        /* VkInstance, made for Vulkan 1.1 or later (VkApplicationInfo::apiVersion) */
     void* physical_device; /* VkPhysicalDevice */
     void* device;          /* VkDevice */
     void* queue;           /* VkQueue with compute; the library submits to it */

@@ -186,7 +186,7 @@ enum class CpuPath { best, reference, avx2, avx512, neon };
 /// The application's own Vulkan objects, as opaque handles, so that this header needs no Vulkan header. The application
 /// owns them and must keep them until the last Device, Model and Session on them is gone.
 struct VulkanHandles {
-    void* instance = nullptr;         ///< VkInstance
+    void* instance = nullptr;         ///< VkInstance, made for Vulkan 1.1 or later (VkApplicationInfo::apiVersion)
     void* physical_device = nullptr;  ///< VkPhysicalDevice
     void* device = nullptr;           ///< VkDevice
     void* queue = nullptr;            ///< VkQueue with compute; the Device submits to it

@@ -109,9 +109,7 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkGetPipelineCacheData)
     AUSPEX_TAKE(vkCreateSemaphore)
     AUSPEX_TAKE(vkDestroySemaphore)
-    if (gpu->traits.addresses) {
-        AUSPEX_TAKE(vkGetBufferDeviceAddress)
-    }
+    if (!take_promoted(*gpu, "vkGetBufferDeviceAddress", &d.vkGetBufferDeviceAddress)) gpu->traits.addresses = false;
     if (gpu->traits.timeline) {
         if (!take_promoted(*gpu, "vkWaitSemaphores", &d.vkWaitSemaphores)) missing = "vkWaitSemaphores";
         if (!take_promoted(*gpu, "vkGetSemaphoreCounterValue", &d.vkGetSemaphoreCounterValue))
@@ -123,8 +121,13 @@ Status load_device_functions(Gpu* gpu) {
         AUSPEX_TAKE(vkGetFenceStatus)
         AUSPEX_TAKE(vkWaitForFences)
     }
+    // Not used. Where a borrowed instance was made for 1.0, drivers give no function of 1.1, and none may be called.
+    AUSPEX_TAKE(vkTrimCommandPool)
 #undef AUSPEX_TAKE
-    if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.1 is needed.");
+    if (missing)
+        return fail(
+            Code::no_device, "the Vulkan device has no ", missing, ": version 1.1 is needed",
+            gpu->traits.borrowed ? ", and the instance must be made for it (VkApplicationInfo::apiVersion)." : ".");
     return {};
 }
 
