@@ -568,6 +568,30 @@ TEST_CASE("a context that needs more than one binding or allocation is refused i
     }
 }
 
+TEST_CASE("a model with experts is loaded where a session with default options cannot be planned") {
+    if (!gpu_device()) return;
+    const Shape small{"ranges of 512 KiB", nullptr, [](Properties& p) { p.limits.maxStorageBufferRange = 512u << 10; }};
+    TinyOptions tiny = smallest();
+    tiny.family = Family::qwen35moe;
+    tiny.d_head = 256;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    SessionOptions options;
+    options.n_context = 256;
+    options.n_ubatch = 16;
+    options.checkpoint_bytes = 0;
+    uint64_t weight_bytes = 0;
+    for (const bool roomy : {true, false}) {
+        Device device = cpu_device();
+        device.impl()->machine = vk::make_backend(open_shape(small).value());
+        device.impl()->options.memory_limit_bytes = roomy ? size_t{1} << 30 : static_cast<size_t>(weight_bytes - 1);
+        const Model model = load_model(device, bytes);
+        CHECK(Session::plan(model).status().code == Code::bad_argument);
+        const MemoryPlan plan = Session::plan(model, options).value();
+        CHECK((plan.pinned_bytes == 0) == roomy);
+        weight_bytes = plan.weight_bytes;
+    }
+}
+
 TEST_CASE("where loops are short, a context that the general attention cannot see is refused by plan and create") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));

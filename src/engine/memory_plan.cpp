@@ -507,15 +507,17 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
         keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
         return {};
     }
-    const uint64_t budget = model.device->machine->budget_bytes();
-    if (budget == UINT64_MAX) return {};
+    if (limit_of(model) == 0) return {};
     uint32_t low = 0, high = n_layer;
     for (bool first = true; low < high; first = false) {
         const uint32_t n = first ? 0 : low + (high - low) / 2;  // often none is needed
         keep_experts_on_host(model.plan, n);
         MemoryPlan m;
-        AUSPEX_TRY(plan_memory(model, SessionOptions(), false).get(m));
-        if (m.total_bytes - m.pinned_bytes <= budget)
+        if (!plan_memory(model, SessionOptions(), false).get(m).ok()) {  // the device allows smaller sessions at most
+            AUSPEX_TRY(plan_weights(model, model.plan, &m.items));
+            m.fits = limited_bytes(m.items) <= limit_of(model);
+        }
+        if (m.fits)
             high = n;
         else
             low = n + 1;
