@@ -114,6 +114,15 @@ TEST_CASE("every device is listed, and those that open() refuses with its reason
         CHECK((all[i].kind == Kind::cpu) == (i + 1 == all.size()));
     }
     CHECK(all.back().status.ok());
+    o = DeviceOptions();
+    o.n_thread = 1;
+    o.memory_limit_bytes = 1;  // too little for a GPU's self-test
+    std::vector<DeviceEntry> tight;
+    REQUIRE(Device::list(o).get(tight).ok());
+    REQUIRE(tight.size() == all.size());
+    for (size_t i = 0; i < all.size(); ++i)
+        if (all[i].kind == Kind::vulkan && all[i].status.ok()) CHECK(tight[i].status.code == Code::out_of_memory);
+    CHECK(tight.back().status.ok());
     o.kind = Kind::cpu;
     o.vulkan_index = -5;  // is ignored
     CHECK(Device::list(o).value().size() == 1);

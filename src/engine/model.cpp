@@ -166,8 +166,18 @@ Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
 #endif
 }
 
+/// Device::open() on the CPU.
+Status open_cpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
+    CpuOptions cpu;
+    cpu.path = options.cpu_path;
+    cpu.n_thread = options.n_thread;
+    cpu.allocator = options.allocator;
+    cpu.jobs = options.jobs;
+    return detail::open_cpu(cpu).get(*to);
+}
+
 /// The entries of Device::list() for Vulkan.
-/// errors    out_of_memory: what else fails belongs to an entry.
+/// errors    out_of_memory: there was none to look for devices. What fails later belongs to an entry.
 Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
     std::vector<std::string> names;
 #ifndef AUSPEX_NO_VULKAN
@@ -287,14 +297,7 @@ Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
         if (!gpu.ok() && (options.kind == Kind::vulkan || options.borrow)) return gpu;
         if (!gpu.ok() && options.log) options.log(LogLevel::info, "running on the CPU: " + gpu.text);
     }
-    if (!impl->machine) {
-        CpuOptions cpu;
-        cpu.path = options.cpu_path;
-        cpu.n_thread = options.n_thread;
-        cpu.allocator = options.allocator;
-        cpu.jobs = options.jobs;
-        AUSPEX_TRY(open_cpu(cpu).get(impl->machine));
-    }
+    if (!impl->machine) AUSPEX_TRY(model_impl::open_cpu(options, &impl->machine));
     Device device;
     device.impl_ = std::move(impl);
     return device;
@@ -306,14 +309,9 @@ Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSP
     std::vector<DeviceEntry> all;
     if (options.kind != Kind::cpu) AUSPEX_TRY(model_impl::list_gpus(options, &all));
     if (options.kind == Kind::vulkan) return all;
-    DeviceOptions cpu = options;
-    cpu.kind = Kind::cpu;
-    cpu.borrow = nullptr;
-    cpu.vulkan_index = -1;
-    Device device;
-    const Status s = open(cpu).get(device);
-    if (s.code == Code::out_of_memory) return s;
-    all.push_back({Kind::cpu, -1, s.ok() ? device.impl()->machine->name() : "cpu", s});
+    std::shared_ptr<detail::Backend> machine;
+    const Status s = model_impl::open_cpu(options, &machine);
+    all.push_back({Kind::cpu, -1, s.ok() ? machine->name() : "cpu", s});
     return all;
 }
 AUSPEX_CATCH
