@@ -99,16 +99,118 @@ std::vector<Token> change_sampling(Session& session, std::vector<uint64_t>* rows
     return history(session);
 }
 
+/// What a caller may do between a reply and the next prompt without changing either.
+enum class Between { nothing, logits, save, fork };
+
+/// The next prompt after a reply.
+struct Turn {
+    size_t n_computed = 0;
+    std::vector<float> logits;
+};
+
+std::vector<float> all_logits(Session& session) {
+    const auto logits = session.logits();
+    REQUIRE(logits.ok());
+    return {logits.value().begin(), logits.value().end()};
+}
+
+/// A reply that is cut after n tokens, by a ReplyGenerator or by the caller, and the next prompt.
+Turn next_turn(const Model& model, Session session, size_t n_reply, bool by_generator, Between between) {
+    std::vector<Token> text = tiny_ids(40, 31);
+    sync(session, text, {{30, false}});
+    if (by_generator) {
+        ReplyOptions options;
+        options.max_tokens = n_reply;
+        options.parse = false;
+        options.ignore_end = true;
+        ReplyGenerator reply(model, session, options);
+        while (reply.ended() == Finish::none) REQUIRE(reply.next().ok());
+        REQUIRE(reply.resume().ok());
+    } else {
+        grow(session, text.size() + n_reply);
+        sync(session, history(session, text.size() + n_reply));
+    }
+    if (between == Between::logits) REQUIRE(session.logits().ok());
+    if (between == Between::save) REQUIRE(session.save().ok());
+    if (between == Between::fork) REQUIRE(session.fork().ok());
+    text = join(history(session), tiny_ids(30, 32));
+    REQUIRE(text.size() == 40 + n_reply + 30);
+    Turn turn;
+    turn.n_computed = sync(session, text).rows_computed;
+    turn.logits = all_logits(session);
+    return turn;
+}
+
+/// Replies of lengths that cut a cycle at each of its places.
+void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uint32_t run_ahead, int n_guess) {
+    Session plain = open(model, options_of(Draft::off, 0, 0));
+    sync(plain, tiny_ids(40, 31));
+    grow(plain, 40 + lengths.back() + 20);
+    for (const size_t n : lengths)
+        for (const bool by_generator : {false, true}) {
+            CAPTURE(n);
+            CAPTURE(by_generator);
+            const auto turn = [&](Draft source, Between between) {
+                Session session = open(model, options_of(source, source == Draft::mtp ? n_guess : 5, run_ahead));
+                if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(history(plain)));
+                return next_turn(model, std::move(session), n, by_generator, between);
+            };
+            const Turn want = turn(Draft::off, Between::nothing);
+            CHECK(want.n_computed == 30);
+            for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
+                // With run_ahead the rows are computed again, unless drafts of lookup were not queued ahead.
+                if (run_ahead > 0 && source == Draft::lookup) continue;
+                CAPTURE(static_cast<int>(source));
+                const Turn got = turn(source, static_cast<Between>(n % 4));
+                CHECK(got.n_computed == want.n_computed);
+                CHECK(got.logits == want.logits);
+            }
+        }
+}
+
 }  // namespace test_reply_states
 
 using namespace test_reply_states;
 
-TEST_CASE("a prompt that cuts a reply goes back to a state within it, whatever drafted the reply") {
-    const std::vector<std::byte> bytes = tiny_model({});
-    check(load_model(cpu_device(), bytes), {0}, 5);
+TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, whatever drafted the reply") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    check_next_turn(load_model(cpu_device(), bytes), {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 0, 5);
+}
+
+TEST_CASE("after logits() a prompt computes the same rows and bits with save() or fork() before it") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) {
+        CAPTURE(static_cast<int>(source));
+        std::vector<Turn> turns;
+        for (const Between between : {Between::nothing, Between::save, Between::fork}) {
+            Session session = open(model, options_of(source, 5, 0));
+            sync(session, tiny_ids(40, 31));
+            grow(session, 44);
+            REQUIRE(session.logits().ok());
+            if (between == Between::save) REQUIRE(session.save().ok());
+            if (between == Between::fork) REQUIRE(session.fork().ok());
+            Turn turn;
+            turn.n_computed = sync(session, join(history(session), tiny_ids(30, 32))).rows_computed;
+            turn.logits = all_logits(session);
+            CHECK(turn.n_computed == 30);
+            turns.push_back(turn);
+        }
+        CHECK(turns[1].logits == turns[0].logits);
+        CHECK(turns[2].logits == turns[0].logits);
+    }
 }
 
 #ifndef AUSPEX_NO_VULKAN
+TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, in the device loop too") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(device, bytes);
+    check_next_turn(model, {2, 3, 4}, 0, 2);
+    check_next_turn(model, {3}, 2, 2);
+}
+
 TEST_CASE("a prompt that cuts a reply goes back to a state within it, in the device loop too") {
     const Device device = gpu_device();
     if (!device) return;

@@ -162,7 +162,10 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         trunk->step_back(back);
     if (same >= timeline.n_row()) cache.cut(same);
     const bool complete = wanted.size() == same && same == timeline.n_row();
-    if (complete) AUSPEX_TRY(trunk->find_logits());
+    if (complete) {
+        timeline.close_step();  // plain decoding runs the last token here, and a prompt goes on after it
+        AUSPEX_TRY(trunk->find_logits());
+    }
     const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
     if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
     const bool has_logits = complete && trunk->has_logits();
@@ -305,6 +308,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
         AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
+        s.timeline.close_step();  // a prompt goes on after this row, also where save() or fork() applies its records
         s.stats.rows_decoded += 1;
         s.trunk->report_windows();
     }

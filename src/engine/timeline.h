@@ -67,7 +67,7 @@ class Timeline {
     bool can_step_back(size_t n) const { return step_open_ && n >= step_first_ && n < n_row_; }
     size_t step_first() const { return step_first_; }
     void step_back(size_t n);
-    /// The last step can no longer be shortened: its records were applied.
+    /// The last step can no longer be shortened: its records were applied, or the next text goes on after it.
     void close_step() { step_open_ = false; }
 
     /// How the rows were computed, in order.
