@@ -318,7 +318,7 @@ typedef struct auspex_session_options {
     int32_t kv_k, kv_v;        /* AUSPEX_KV_... */
     int32_t draft;             /* AUSPEX_DRAFT_... */
     int32_t draft_depth;       /* tokens drafted in each pass, 1..8; 0: chosen from measurements, -1: none */
-    uint64_t kv_budget_bytes;  /* unless 0, windows are chosen so that keys and values take at most this */
+    uint64_t kv_budget_bytes;  /* unless 0, windows such that keys and values, draft blocks' too, take at most this */
     uint64_t checkpoint_bytes; /* host memory for checkpoints; 0: the default, AUSPEX_NO_CHECKPOINTS: none */
     const char* windows;       /* "all:4096+4,7:full": how far layers look back; null: everything */
     int32_t (*progress)(const char* what, float fraction,

@@ -870,7 +870,7 @@ struct DraftOptions {
     int depth = -1;
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
     float min_probability = 0;  ///< stop drafting where the MTP block's choice has less probability than this: 0..1
-    uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all
+    uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all. With kv_budget_bytes at most 4096
     /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or at least the
     /// size of the vocabulary: the model's own head. Takes memory for a copy of these rows.
     uint32_t n_vocab = 0;
@@ -971,6 +971,8 @@ struct SessionOptions {
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
     /// 2/5 of the attention layers see everything, the others get a window with 4 sinks: the largest power of two, at
     /// least 1024, that fits. If none fits, fewer layers see everything, and finally none, with windows down to 64.
+    /// A draft block that is loaded has its share at the default DraftOptions::window, whether the session drafts or
+    /// not, and looks back no further: drafting does not change the windows.
     uint64_t kv_budget_bytes = 0;
     /// Host memory for checkpoints: recurrent states, and rows of branches that are not live. sync() goes back to them
     /// where a history was edited or another branch continues. Reserved by create(); the system provides pages as they

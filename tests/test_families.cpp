@@ -354,7 +354,7 @@ TEST_CASE("a budget for keys and values leaves windows of step35's own as they a
                           Case{200, "0:128+4,1:128+4,2:128+4,3:128+4"}}) {
         CAPTURE(c.declared);
         const std::vector<std::byte> bytes =
-            with_u32(tiny_of(Family::step35, false), "step35.attention.sliding_window", c.declared);
+            with_u32(tiny_of(Family::step35, false, Packaging::trunk), "step35.attention.sliding_window", c.declared);
         const Model model = load_model(cpu_device(1), bytes);
         SessionOptions o;
         o.n_context = 4000;

@@ -486,6 +486,47 @@ TEST_CASE("a budget for keys and values is met by the documented rule, or reject
     CHECK(s.text.find("at least") != std::string::npos);
 }
 
+TEST_CASE("the windows that a budget chooses do not depend on drafting, and drafting stays within the budget") {
+    TinyOptions tiny;
+    tiny.n_layer = 20;
+    const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+    const Model model = load(open_device(nullptr), bytes, true);
+    SessionOptions o;
+    o.n_context = 32768;
+    o.n_ubatch = 256;
+    const uint64_t full = uint64_t{32768} * 512 * 5;
+    for (const uint64_t budget : {2 * full, full, full * 45 / 100, full * 39 / 100, full / 10}) {
+        o.kv_budget_bytes = budget;
+        std::vector<std::string> trunks;
+        for (const Draft source : {Draft::off, Draft::lookup, Draft::mtp, Draft::best})
+            for (const uint32_t window : {4096u, 64u, 20000u, 0u}) {
+                o.draft.source = source;
+                o.draft.window = window;
+                const MemoryPlan plan = plan_of(model, o);
+                const uint64_t kv = sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks");
+                CHECK(kv <= budget);
+                CHECK(plan.window_rule.find("take " + std::to_string(kv)) != std::string::npos);
+                std::vector<LayerWindow> trunk = plan.windows;
+                while (trunk.back().layer >= tiny.n_layer) trunk.pop_back();
+                trunks.push_back(print_windows(trunk));
+                CHECK(trunks.back() == trunks.front());
+            }
+        if (budget == full) CHECK(trunks.front() == "3:16384+4,7:16384+4,11:16384+4,15:full,19:full");
+    }
+    o.n_context = 4096;
+    o.kv_budget_bytes = uint64_t{4096} * 512 * 5;
+    o.checkpoint_bytes = 0;
+    o.draft = {};
+    Session plain = open(model, o);
+    o.draft.source = Draft::mtp;
+    o.draft.window = 0;
+    Session drafting = open(model, o);
+    CHECK(print_windows(plain.stats().windows) + ",20:2048+4" == print_windows(drafting.stats().windows));
+    CHECK(drafting.stats().memory_bytes == plan_of(model, o).session_bytes);
+    REQUIRE(plain.sync(tiny_ids(70, 3)).ok());
+    CHECK(drafting.restore(plain.save().value()).ok());
+}
+
 TEST_CASE("what does not fit is rejected with alternatives, and every alternative that claims to fit does") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     SessionOptions o;

@@ -84,11 +84,15 @@ Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWind
     return {};
 }
 
-/// Chooses windows by the rule of SessionOptions::kv_budget_bytes; `rule`, if given, gets the outcome in words.
+/// Chooses windows by the rule of SessionOptions::kv_budget_bytes; `rule`, if given, gets the outcome in words. The
+/// trunk's windows change the text, so they do not depend on whether this session drafts.
 Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, ContextOptions* context,
                    std::string* rule) {
     const uint32_t n =
         static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
+    ContextOptions drafting = *context;
+    drafting.mtp = !plan.mtp.empty();
+    drafting.mtp_window = DraftOptions().window;
     std::vector<KvShape> shapes;
     uint64_t bytes = 0;  // of the last attempt
     auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
@@ -97,37 +101,41 @@ Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t 
             const bool full = window == 0 || (!l.draft && i + n_full >= n && i < n);
             // A window that the model has already stays as it is: with sinks it would be another.
             const bool own = full || (l.declared != 0 && l.declared <= window);
-            context->kv[l.slot].window = own ? 0 : window;
-            context->kv[l.slot].sinks = own ? 0 : kBudgetSinks;
+            drafting.kv[l.slot].window = own ? 0 : window;
+            drafting.kv[l.slot].sinks = own ? 0 : kBudgetSinks;
         }
-        AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
+        AUSPEX_TRY(kv_shapes(plan, drafting).get(shapes));
         bytes = kv_bytes(shapes);
         return bytes <= budget;
     };
     const bool declares = std::any_of(layers.begin(), layers.end(), [](const Layer& l) { return l.declared != 0; });
-    auto describe = [&](const std::string& how) {
-        if (rule)
-            *rule = say("kv budget of ", budget, " bytes: ", how,
-                        declares ? ", apart from narrower windows of the model's own" : "", "; keys and values take ",
-                        bytes);
+    auto take = [&](const std::string& how) -> Status {
+        context->kv = drafting.kv;
+        if (!rule) return {};
+        AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
+        const uint64_t taken = kv_bytes(shapes);
+        *rule =
+            say("kv budget of ", budget, " bytes: ", how,
+                declares ? ", apart from narrower windows of the model's own" : "", "; keys and values take ", taken);
+        if (taken < bytes) *rule += say(", and with a draft block at its default window ", bytes);
+        return {};
     };
     bool fits = false;
     AUSPEX_TRY(attempt(n, 0).get(fits));
-    if (fits) return describe("every layer sees everything"), Status();
+    if (fits) return take("every layer sees everything");
     uint32_t largest = kMinWindow;
     while (uint64_t{largest} * 2 < context->n_context) largest *= 2;
     for (uint32_t n_full = ceil_div(2 * n, 5u) + 1; n_full-- > 0;)
         for (uint32_t w = largest; w >= (n_full != 0 ? kMinWindowWithFull : kMinWindow); w /= 2) {
             AUSPEX_TRY(attempt(n_full, w).get(fits));
-            if (!fits) continue;
-            return describe(say("the last ", n_full, " of ", n,
+            if (fits)
+                return take(say("the last ", n_full, " of ", n,
                                 " attention layers see everything, the others the last ", w, " rows and ", kBudgetSinks,
-                                " sinks")),
-                   Status();
+                                " sinks"));
         }
     return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", bytes, " (",
-                kMinWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
-                "); allow that much, take a smaller n_ubatch, or another KV format");
+                kMinWindow, " rows in every layer, ", drafting.mtp ? "the draft block's included, " : "", "n_ubatch ",
+                context->n_ubatch, "); allow that much, take a smaller n_ubatch, or another KV format");
 }
 
 void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
@@ -449,6 +457,9 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
     context->exact_prompts = o.exact_prompts;
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::lookup : Draft::mtp_lookup;
     context->mtp = !plan.mtp.empty() && drafts_with_block(o.draft.source);
+    // A budget has room for the default.
+    const uint32_t window = DraftOptions().window;
+    if (o.kv_budget_bytes != 0 && (o.draft.window == 0 || o.draft.window > window)) o.draft.window = window;
     context->mtp_window = o.draft.window;
     context->min_probability = o.draft.min_probability;
     KvOptions kv;
