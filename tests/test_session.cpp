@@ -88,6 +88,46 @@ TEST_CASE("n_ubatch from 64 on changes no bit of the logits, and less than that 
     }
 }
 
+namespace {
+
+/// n_ubatch from 64 on changes no bit either where a prompt begins or stops off the grid of 64 rows.
+void check_pieces(const Model& model, const std::vector<size_t>& starts, const std::vector<uint32_t>& n_ubatches) {
+    for (const size_t start : starts)
+        for (const size_t n : {135u, 260u}) {
+            CAPTURE(start);
+            CAPTURE(n);
+            const auto logits = [&](uint32_t n_ubatch) {
+                Session session = tiny_session(model, 512, n_ubatch);
+                const std::vector<Token> ids = tiny_ids(n, 3);
+                sync(session, first(ids, start));
+                sync(session, ids, {{n - 60, false}});
+                const Span<const float> row = session.logits().value();
+                return std::vector<float>(row.begin(), row.end());
+            };
+            const std::vector<float> want = logits(64);
+            for (const uint32_t n_ubatch : n_ubatches) {
+                CAPTURE(n_ubatch);
+                CHECK(logits(n_ubatch) == want);
+            }
+        }
+}
+
+}  // namespace
+
+TEST_CASE("n_ubatch from 64 on changes no bit where a prompt begins off the grid") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    check_pieces(tiny_model(bytes), {1, 17, 33, 47, 48, 50, 59, 63, 64, 70, 100}, {65, 100, 130, 512});
+}
+
+#ifndef AUSPEX_NO_VULKAN
+TEST_CASE("n_ubatch from 64 on changes no bit where a prompt begins off the grid, on the GPU too") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const std::vector<std::byte> bytes = test::tiny_model(narrow());
+    check_pieces(load_model(device, bytes), {20, 59}, {512});
+}
+#endif
+
 TEST_CASE("restore equivalence: a restored snapshot continues with the same bits, logits included") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);

@@ -72,15 +72,17 @@ void Trunk::follow() {
     tree_->computed(n_row - tree_->n_row(), decoded);
 }
 
-/// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and a rest of few rows, which other
-/// kernels run, is a step of its own: so the bits do not depend on where the prefill began.
+/// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and few rows before it or after it,
+/// which other kernels run, are a step of their own: so the bits do not depend on the length of the steps.
 size_t Trunk::next_piece(size_t end) const {
     constexpr size_t kGrid = kPrefixGrid, kFewRows = 16;
-    const size_t at = timeline_.n_row(), last = end / kGrid * kGrid, stop = tree_->next_stop();
+    const size_t at = timeline_.n_row(), stop = tree_->next_stop();
+    if (stop > at) end = std::min(end, stop);
+    const size_t first = (at / kGrid + 1) * kGrid, last = end / kGrid * kGrid;
     size_t to = std::min<size_t>(end, at + options_.n_ubatch);
     if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
     if (to > last && end - last <= kFewRows && last > at) to = last;
-    if (stop > at) to = std::min(to, stop);
+    if (to > first && first - at <= kFewRows) to = first;
     return to - at;
 }
 

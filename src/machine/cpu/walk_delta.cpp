@@ -90,9 +90,11 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
     for (uint32_t i = 0; i < n_term; ++i)
         terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
                     last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-    const uint32_t piece = step_.tentative || step_.n_row <= kDeltaSequential ? kDeltaSequential : kDeltaChunk;
-    for (uint32_t r0 = 0; r0 < step_.n_row; r0 += piece) {
-        const uint32_t n = step_.n_row - r0 < piece ? step_.n_row - r0 : piece;
+    const bool few = step_.tentative || step_.n_row <= kDeltaSequential;
+    for (uint32_t r0 = 0, n = 0; r0 < step_.n_row; r0 += n) {
+        // Chunks end at multiples of their size, wherever the step begins: the bits do not depend on its length.
+        const uint32_t piece = few ? kDeltaSequential : kDeltaChunk - (step_.first_row + r0) % kDeltaChunk;
+        n = step_.n_row - r0 < piece ? step_.n_row - r0 : piece;
         float* spare_u = scratch() + size_t{d.d_key} * d.d_val;
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t r = r0 + i;
@@ -107,7 +109,7 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
             rows[i].o = row(op.out, r) + size_t{h} * d.d_val;
             if (step_.tentative) record.decay[r * d.n_head_v + h] = rows[i].decay;
         }
-        if (piece == kDeltaSequential) {
+        if (few) {
             loops_.delta_rows(s, d.d_key, d.d_val, terms, n_term, rows, n, !step_.tentative, scratch());
         } else {
             if (n_term) loops_.delta_rows(s, d.d_key, d.d_val, terms, n_term, nullptr, 0, true, scratch());
