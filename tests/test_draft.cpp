@@ -430,6 +430,7 @@ TEST_CASE("a draft head is made, and by use chosen again, within the memory that
         memory.limit = planned;
         Session session = test::open(model, o);
         CHECK(memory.live == planned);
+        memory.limit = 0;
         for (const Token first : {255, 60, 120}) {
             std::vector<Token> ids;
             for (Token i = 0; i < 40; ++i) ids.push_back(first - i);

@@ -76,8 +76,7 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
     context_ = &context;
     mtp_ = &mtp;
     use_count_.assign(n_vocab, 0);
-    return reserve_.take(model.device->options.allocator, draft_renewal_bytes(model.device->machine->kind(), *bytes),
-                         "room to choose the draft head again");
+    return {};
 }
 
 Status DraftVocab::renew(Span<const Token> history) {
@@ -96,19 +95,15 @@ Status DraftVocab::copy(const DraftVocab& other) {
     return remake(std::vector<Token>(other.mtp_->ids().begin(), other.mtp_->ids().end()));
 }
 
-/// Makes the head of other ids.
+/// Makes the head of other ids, as many as before: in the same memory.
 Status DraftVocab::remake(std::vector<Token> ids) {
     const Span<const Token> now = mtp_->ids();
     if (!stale_ && ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
     stale_ = true;
-    const size_t reserved = reserve_.size();
-    reserve_ = Block();
-    Status made = context_->draft_head(ids);
-    stale_ = !made.ok();
-    if (made.ok()) mtp_->set_ids(std::move(ids));
-    const Status again =
-        reserve_.take(model_->device->options.allocator, reserved, "room to choose the draft head again");
-    return made.ok() ? again : made;
+    AUSPEX_TRY(context_->draft_head(ids));
+    stale_ = false;
+    mtp_->set_ids(std::move(ids));
+    return {};
 }
 
 }  // namespace detail

@@ -28,17 +28,13 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
-/// Extra memory while DraftVocab::renew() makes a new head beside the old one. 0 on devices that overwrite that.
-inline uint64_t draft_renewal_bytes(Kind device, uint64_t head_bytes) { return device == Kind::cpu ? head_bytes : 0; }
-
 class DraftVocab {
   public:
-    /// Makes the draft-only head that `draft` asks for, and allocates what renew() will need. Sets n_vocab and
-    /// vocab_by_use of `draft` to the values used and `bytes` to the memory of the head.
+    /// Makes the draft-only head that `draft` asks for. Sets n_vocab and vocab_by_use of `draft` to the values used and
+    /// `bytes` to the memory of the head.
     ///
     /// errors    bad_argument, unsupported, out_of_memory.
     Status open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft, uint64_t* bytes);
-    uint64_t memory_bytes() const { return reserve_.size(); }
     /// With vocab_by_use: counts the tokens since the last call and chooses the head's ids anew. Call between
     /// generations.
     Status renew(Span<const Token> history);
@@ -52,7 +48,6 @@ class DraftVocab {
 
     const Model::Impl* model_ = nullptr;
     uint32_t n_head_ = 0;
-    Block reserve_;  ///< freed while renew() makes the head, so that sync() needs no more memory than create() took
     Context* context_ = nullptr;
     MtpDraft* mtp_ = nullptr;
     std::vector<uint32_t> use_count_;  ///< [n_vocab] or empty

@@ -168,13 +168,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
         else if (n > 0 && n < plan.n_vocab)
             ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
         const uint32_t n_id = static_cast<uint32_t>(ids.size());
-        if (n_id != 0 && n_id < plan.n_vocab) {
-            const size_t n_item = m.items.size();
-            AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
-            if (o.draft.vocab_by_use && m.items.size() > n_item)
-                add(&m.items, "room to choose the draft head again", -1,
-                    draft_renewal_bytes(device.machine->kind(), m.items.back().bytes), MemoryPlace::allocator);
-        }
+        if (n_id != 0 && n_id < plan.n_vocab) AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);

@@ -54,9 +54,9 @@ Status Session::Impl::open() {
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         (sources.text ? Lookup::memory_bytes(options.n_context) : 0) + vocab.memory_bytes() +
-                         timeline.memory_bytes() + PrefixTree::history_bytes(options.n_context) +
-                         RowMarks::memory_bytes(options.n_context) + store->memory_bytes();
+                         (sources.text ? Lookup::memory_bytes(options.n_context) : 0) + timeline.memory_bytes() +
+                         PrefixTree::history_bytes(options.n_context) + RowMarks::memory_bytes(options.n_context) +
+                         store->memory_bytes();
     return {};
 }
 

@@ -245,7 +245,8 @@ class Context {
     Status restore(uint32_t n_row, Span<const std::byte> from);
     virtual uint64_t memory_bytes() const = 0;
     /// From now on MTP heads give the logits of these ids alone, in this order: logit n belongs to ids[n]. Ascending,
-    /// without repeats; empty: all ids again. Allocates. Call between generations.
+    /// without repeats; empty: all ids again. As many ids as before are written in their place, others are allocated.
+    /// Call between generations.
     /// errors    unsupported, out_of_memory: the head keeps its ids; as many new ones may have left rows of theirs.
     virtual Status draft_head(Span<const Token> ids) = 0;
     /// The device decode loop, or null: decode with run() and read_row().

@@ -257,11 +257,8 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());
     shape.d_in = static_cast<uint32_t>(s.width());
-    PackedMatrix head;
-    AUSPEX_TRY(
-        pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &head, ids.data()));
-    draft_head_ = std::move(head);
-    return {};
+    return pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &draft_head_,
+                       ids.data());
 }
 
 Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {

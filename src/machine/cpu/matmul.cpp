@@ -3,6 +3,7 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -139,14 +140,17 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
     if (m.n_lane == 0 && keep) {
         m.data = rows;
     } else {
-        const Status taken = result.own_.take(from, all, "a weight matrix");
-        if (!taken.ok()) return taken;
-        m.data = result.own_.data();
-        PackJob job{&m, rows, ids, result.own_.data(), shape.n_slice};
+        const bool in_place = out->own_.size() == all;
+        if (!in_place) AUSPEX_TRY(result.own_.take(from, all, "a weight matrix"));
+        std::byte* to = (in_place ? out->own_ : result.own_).data();
+        if (in_place) std::memset(to, 0, static_cast<size_t>(all));
+        m.data = to;
+        PackJob job{&m, rows, ids, to, shape.n_slice};
         if (pool)
             pool->run(pack_part, &job);
         else
             pack_part(&job, 0, 1);
+        if (in_place) result.own_ = std::move(out->own_);
     }
     result.view_ = m;
     result.n_slice_ = shape.n_slice;

@@ -75,6 +75,7 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 /// keep      the bytes outlive the matrix, so plain matrices use them in place.
 /// pool      shares the work; null: the calling thread alone.
 /// ids       [d_out] which rows of a table of one slice to take, with keep == false; null: all of `rows`, in order.
+/// out       a matrix of as many bytes is written over, and nothing is taken.
 /// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
