@@ -991,8 +991,9 @@ struct SessionOptions {
 };
 
 struct Stats {
-    uint64_t rows_prefilled = 0;  ///< rows computed by sync() and move_to()
-    uint64_t rows_decoded = 0;    ///< rows computed by next()
+    // Rows that are computed again because tokens of run_ahead were dropped count once more.
+    uint64_t rows_prefilled = 0;  ///< rows computed by sync(), move_to() and score()
+    uint64_t rows_decoded = 0;    ///< rows computed by next(), drafts included, and by logits()
     uint64_t tokens_sampled = 0;
     double prefill_s = 0;              ///< wall time in sync()
     double decode_s = 0;               ///< wall time in next()
@@ -1100,7 +1101,8 @@ class AUSPEX_API Session {
     ///           names both numbers). device_lost: call move_to(), then sync() again.
     ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and copies of the rows and states that it goes back
-    ///           to. Tokens of the last next() are taken back without computing any row.
+    ///           to. Tokens of the last next() are taken back without computing any row, unless logits(), save() or
+    ///           fork() was called since.
     Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
 
     /// Samples the next token, or several when drafting, and appends them to the history.
@@ -1471,8 +1473,9 @@ struct DepthChange {
 /// drafting pays while E(g), the expected tokens of a cycle, is above R(g).
 struct DraftReport {
     uint64_t n_token = 0, n_cycle = 0;
-    uint64_t tokens[kMaxDraft + 1] = {};     ///< sampled by cycles of this depth
-    uint64_t cycles[kMaxDraft + 1] = {};     ///< cycles of this depth
+    // By the depth that was decided on; Stats::cycles counts by the drafts that were made.
+    uint64_t tokens[kMaxDraft + 1] = {};     ///< sampled by these cycles
+    uint64_t cycles[kMaxDraft + 1] = {};     ///< their number
     uint64_t evaluated[kMaxDraft + 1] = {};  ///< drafts at this place whose predecessors were all accepted
     uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
     // Of these, drafts made from the text: by lookup, or because a constraint left no choice.
