@@ -172,6 +172,11 @@ void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uin
 
 using namespace test_reply_states;
 
+TEST_CASE("a prompt that cuts a reply goes back to a state within it, whatever drafted the reply") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    check(load_model(cpu_device(), bytes), {0}, 5);
+}
+
 TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, whatever drafted the reply") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     check_next_turn(load_model(cpu_device(), bytes), {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 0, 5);

@@ -72,17 +72,17 @@ void Trunk::follow() {
     tree_->computed(n_row - tree_->n_row(), decoded);
 }
 
-/// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and few rows before it or after it,
-/// which other kernels run, are a step of their own: so the bits do not depend on the length of the steps.
+/// Rows of the next step of a prefill up to `end`. Steps end on the grid, and a rest of few rows, which other kernels
+/// run, is a step of its own, also before a row whose state is kept. So the bits do not depend on n_ubatch from kGrid +
+/// kFewRows on; less than that may end a step of few rows on the grid.
 size_t Trunk::next_piece(size_t end) const {
     constexpr size_t kGrid = kPrefixGrid, kFewRows = 16;
     const size_t at = timeline_.n_row(), stop = tree_->next_stop();
     if (stop > at) end = std::min(end, stop);
-    const size_t first = (at / kGrid + 1) * kGrid, last = end / kGrid * kGrid;
+    const size_t last = end / kGrid * kGrid;
     size_t to = std::min<size_t>(end, at + options_.n_ubatch);
     if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
     if (to > last && end - last <= kFewRows && last > at) to = last;
-    if (to > first && first - at <= kFewRows) to = first;
     return to - at;
 }
 
