@@ -274,11 +274,14 @@ TEST_CASE(
     o.n_context = 8192;
     o.n_ubatch = 64;
     o.checkpoint_bytes = 0;
+    SessionOptions small = o;
+    small.n_context = 1024;
     for (const Kind kind : kinds) {
         DeviceOptions options;
         options.kind = kind;
-        const MemoryPlan roomy = plan_of(load(test::open_device(options), bytes), o);
-        options.memory_limit_bytes = static_cast<size_t>(roomy.total_bytes + roomy.session_bytes / 2);
+        const Model free = load(test::open_device(options), bytes);
+        const MemoryPlan roomy = plan_of(free, o);
+        options.memory_limit_bytes = static_cast<size_t>(roomy.total_bytes + plan_of(free, small).session_bytes);
         const Model model = load(test::open_device(options), bytes);
         CHECK(plan_of(model, o).limit_bytes == options.memory_limit_bytes);
         const Session first = open(model, o);
@@ -292,8 +295,6 @@ TEST_CASE(
         CHECK_MESSAGE(s.text.find("memory_limit_bytes less what others hold is ") != std::string::npos, s.message());
         CHECK(plan.limit_bytes < roomy.total_bytes);
         for (const MemoryAlternative& a : plan.alternatives) CHECK(a.fits == (a.total_bytes <= plan.limit_bytes));
-        SessionOptions small = o;
-        small.n_context = 1024;
         CHECK(plan_of(model, small).fits);
         CHECK(Session::create(model, small).get(second).ok());
     }
