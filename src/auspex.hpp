@@ -1107,15 +1107,18 @@ class AUSPEX_API Session {
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///
-    /// returns   the new tokens, at most kMaxDraft + 1; the view is valid until the next call. Of several, only the
-    ///           last can be an id that ends a generation (Model::is_end).
-    /// errors    bad_argument: no history yet, a sampling value out of range, a constraint for another vocabulary, or a
-    ///           constrained text that has ended or cannot go on.
+    /// max_tokens  how many more tokens the caller wants: with max_tokens, less those it got, in each call nothing is
+    ///           computed beyond the last of them. So a reply of limited length ends with the state of plain decoding,
+    ///           and the next prompt goes on from there.
+    /// returns   the new tokens, at most kMaxDraft + 1 and max_tokens; the view is valid until the next call. Of
+    ///           several, only the last can be an id that ends a generation (Model::is_end).
+    /// errors    bad_argument: no history yet, max_tokens 0, a sampling value out of range, a constraint for another
+    ///           vocabulary, or a constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: the history
     ///           is as before the call; move_to() continues it.
     /// cost      one step of the model. Allocates nothing but what a constraint remembers of its text and, every 512
     ///           tokens, the record of a checkpoint; the memory of the checkpoint itself is already reserved.
-    Result<Span<const Token>> next(const Sampling& sampling = {});
+    Result<Span<const Token>> next(const Sampling& sampling = {}, uint64_t max_tokens = UINT64_MAX);
 
     /// The logits of the token after the history, before bias and penalties, for applications that sample by
     /// themselves: sync() with the history and the chosen token appends it. next() may be called afterwards and gives

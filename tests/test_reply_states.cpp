@@ -102,6 +102,9 @@ std::vector<Token> change_sampling(Session& session, std::vector<uint64_t>* rows
 /// What a caller may do between a reply and the next prompt without changing either.
 enum class Between { nothing, logits, save, fork };
 
+/// How a reply ends after n tokens: at its limit, which next() knows, or because the caller takes back what is beyond.
+enum class End { generator, limit, taken_back };
+
 /// The next prompt after a reply.
 struct Turn {
     size_t n_computed = 0;
@@ -114,11 +117,11 @@ std::vector<float> all_logits(Session& session) {
     return {logits.value().begin(), logits.value().end()};
 }
 
-/// A reply that is cut after n tokens, by a ReplyGenerator or by the caller, and the next prompt.
-Turn next_turn(const Model& model, Session session, size_t n_reply, bool by_generator, Between between) {
+/// A reply of n tokens, and the next prompt.
+Turn next_turn(const Model& model, Session session, size_t n_reply, End end, Between between) {
     std::vector<Token> text = tiny_ids(40, 31);
     sync(session, text, {{30, false}});
-    if (by_generator) {
+    if (end == End::generator) {
         ReplyOptions options;
         options.max_tokens = n_reply;
         options.parse = false;
@@ -126,6 +129,9 @@ Turn next_turn(const Model& model, Session session, size_t n_reply, bool by_gene
         ReplyGenerator reply(model, session, options);
         while (reply.ended() == Finish::none) REQUIRE(reply.next().ok());
         REQUIRE(reply.resume().ok());
+    } else if (end == End::limit) {
+        for (size_t n_left = n_reply; n_left > 0;) n_left -= session.next({}, n_left).value().size();
+        sync(session, history(session));
     } else {
         grow(session, text.size() + n_reply);
         sync(session, history(session, text.size() + n_reply));
@@ -141,25 +147,25 @@ Turn next_turn(const Model& model, Session session, size_t n_reply, bool by_gene
     return turn;
 }
 
-/// Replies of lengths that cut a cycle at each of its places.
+/// Replies of lengths that end within a cycle at each of its places.
 void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uint32_t run_ahead, int n_guess) {
     Session plain = open(model, options_of(Draft::off, 0, 0));
     sync(plain, tiny_ids(40, 31));
     grow(plain, 40 + lengths.back() + 20);
     for (const size_t n : lengths)
-        for (const bool by_generator : {false, true}) {
+        for (const End end : {End::generator, End::limit, End::taken_back}) {
+            // With run_ahead the rows of what is taken back are computed again, as those of a prompt.
+            if (run_ahead > 0 && end == End::taken_back) continue;
             CAPTURE(n);
-            CAPTURE(by_generator);
+            CAPTURE(static_cast<int>(end));
             const auto turn = [&](Draft source, Between between) {
                 Session session = open(model, options_of(source, source == Draft::mtp ? n_guess : 5, run_ahead));
                 if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(history(plain)));
-                return next_turn(model, std::move(session), n, by_generator, between);
+                return next_turn(model, std::move(session), n, end, between);
             };
             const Turn want = turn(Draft::off, Between::nothing);
             CHECK(want.n_computed == 30);
             for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
-                // With run_ahead the rows are computed again, unless drafts of lookup were not queued ahead.
-                if (run_ahead > 0 && source == Draft::lookup) continue;
                 CAPTURE(static_cast<int>(source));
                 const Turn got = turn(source, static_cast<Between>(n % 4));
                 CHECK(got.n_computed == want.n_computed);
@@ -212,7 +218,8 @@ TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, 
     if (!device) return;
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(device, bytes);
-    check_next_turn(model, {2, 3, 4}, 0, 2);
+    check_next_turn(model, {2, 3}, 0, 2);
+    check_next_turn(model, {3, 4}, 1, 2);
     check_next_turn(model, {3}, 2, 2);
 }
 

@@ -47,6 +47,11 @@ struct ReplyGenerator::Impl {
     }
     size_t n_token() const { return history.size() - n_prompt - (finish == Finish::end ? 1 : 0); }
     bool is_over_budget() const { return thinking && n_token() >= options.max_thinking_tokens; }
+    /// Tokens until the reply reaches a limit: none beyond them is of use.
+    uint64_t n_wanted() const {
+        const uint64_t end = thinking ? std::min(options.max_tokens, options.max_thinking_tokens) : options.max_tokens;
+        return std::max<uint64_t>(end, n_token() + 1) - n_token();
+    }
 
     void begin_character();
     Status step();
@@ -128,7 +133,7 @@ Status ReplyGenerator::Impl::close_if_due() {
 Status ReplyGenerator::Impl::sample() {
     AUSPEX_TRY(take_back());
     Span<const Token> ids;
-    const Status s = session.next(options.sampling).get(ids);
+    const Status s = session.next(options.sampling, n_wanted()).get(ids);
     if (s.code == Code::context_full) {
         finish = Finish::context;
         return {};

@@ -317,12 +317,13 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
-Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDARY {
+Result<Span<const Token>> Session::next(const Sampling& sampling, uint64_t max_tokens) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(detail::check_sampling(sampling));
+    if (max_tokens == 0) return Status(Code::bad_argument, "max_tokens is 0, expected at least 1");
     const Token n_vocab = static_cast<Token>(s.model->plan.n_vocab);
     for (const LogitBias& b : sampling.logit_bias)
         if (b.id < 0 || b.id >= n_vocab)
@@ -345,8 +346,11 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
     } else {
+        // The row of the last token is computed with what follows it.
+        s.trunk->end_at(max_tokens < s.options.n_context - size ? size + static_cast<size_t>(max_tokens) - 1 : 0);
         AUSPEX_TRY(s.generate(sampling));  // where the queue was drained, the tokens of several cycles
-        s.timeline.give_only(std::min(s.timeline.size(), size + kMaxDraft + 1));
+        const size_t n_most = static_cast<size_t>(std::min<uint64_t>(max_tokens, kMaxDraft + 1));
+        s.timeline.give_only(std::min(s.timeline.size(), size + n_most));
     }
     s.stats.tokens_sampled += s.timeline.n_given() - size;
     s.stats.decode_s += detail::seconds_since(start);

@@ -88,8 +88,13 @@ class Trunk {
     void make_room(size_t n) {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
-    /// Rows until decoding has to stop for keep_reply(), at least 1.
-    size_t rows_to_stop() const { return tree_->next_reply_row(timeline_.n_row()) - timeline_.n_row(); }
+    /// Rows until decoding has to stop, for keep_reply() or at end_at(), at least 1.
+    size_t rows_to_stop() const {
+        const size_t n = timeline_.n_row(), reply = tree_->next_reply_row(n);
+        return (end_row_ > n ? std::min(reply, end_row_) : reply) - n;
+    }
+    /// Decoding stops before this row: nobody wants the tokens after it. 0: it is not known where.
+    void end_at(size_t row) { end_row_ = row; }
     /// Whether decoding has stopped there, and the state is not kept yet.
     bool must_keep_reply() const;
     /// Keeps it. Not while a cycle is queued.
@@ -170,6 +175,7 @@ class Trunk {
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
+    size_t end_row_ = 0;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
