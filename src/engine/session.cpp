@@ -349,8 +349,8 @@ Result<Span<const Token>> Session::next(const Sampling& sampling, uint64_t max_t
         // The row of the last token is computed with what follows it.
         s.trunk->end_at(max_tokens < s.options.n_context - size ? size + static_cast<size_t>(max_tokens) - 1 : 0);
         AUSPEX_TRY(s.generate(sampling));  // where the queue was drained, the tokens of several cycles
-        const size_t n_most = static_cast<size_t>(std::min<uint64_t>(max_tokens, kMaxDraft + 1));
-        s.timeline.give_only(std::min(s.timeline.size(), size + n_most));
+        const size_t n_limit = static_cast<size_t>(std::min<uint64_t>(max_tokens, kMaxDraft + 1));
+        s.timeline.give_only(std::min(s.timeline.size(), size + n_limit));
     }
     s.stats.tokens_sampled += s.timeline.n_given() - size;
     s.stats.decode_s += detail::seconds_since(start);
