@@ -1107,9 +1107,9 @@ class AUSPEX_API Session {
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///
-    /// max_tokens  how many more tokens the caller wants: with max_tokens, less those it got, in each call nothing is
-    ///           computed beyond the last of them. So a reply of limited length ends with the state of plain decoding,
-    ///           and the next prompt goes on from there.
+    /// max_tokens  how many more tokens the caller wants; nothing is computed beyond the last of them. If every call
+    ///           gets what is left of a reply's limit, the reply ends with the state of plain decoding, and the next
+    ///           prompt goes on from there.
     /// returns   the new tokens, at most kMaxDraft + 1 and max_tokens; the view is valid until the next call. Of
     ///           several, only the last can be an id that ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, max_tokens 0, a sampling value out of range, a constraint for another

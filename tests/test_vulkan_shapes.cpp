@@ -283,6 +283,8 @@ void edit_memory(VolkDeviceTable* t) {
     real_free = std::exchange(t->vkFreeMemory, cut_free);
 }
 
+const Shape kDiscrete{"discrete", nullptr, [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
+
 Result<vk::OpenDeviceRef> open_shape(const Shape& with, uint32_t max_submit_ms = 0,
                                      Span<const vk::Quirk> quirks = vk::known_quirks()) {
     shape = &with;
@@ -307,11 +309,20 @@ Result<vk::OpenDeviceRef> open_shape(const Shape& with, uint32_t max_submit_ms =
     return vk::open_device(options, detail);
 }
 
+Device device_on(const vk::OpenDeviceRef& opened) {
+    Device device = cpu_device();
+    device.impl()->machine = vk::make_backend(opened);
+    return device;
+}
+
+void limit_memory(const Device& device, const vk::OpenDeviceRef& opened, uint64_t bytes) {
+    opened->gpu->memory_limit_bytes = device.impl()->options.memory_limit_bytes = bytes;
+}
+
 /// The text of a prompt that takes wide and narrow steps.
 Status text_on(const vk::OpenDeviceRef& opened, const std::vector<std::byte>& bytes, std::vector<Token>* text,
                size_t n_prompt = 40, uint32_t n_ubatch = 32) {
-    Device device = cpu_device();
-    device.impl()->machine = vk::make_backend(opened);
+    Device device = device_on(opened);
     Model model;
     if (Status s = Model::load(device, bytes).get(model); !s.ok()) return s;
     SessionOptions options;
@@ -429,10 +440,8 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
             CHECK(heaps.peak[1] > kLocalBytes);
             CHECK(heaps.placed.empty());
         }
-    const Shape discrete{"discrete", nullptr,
-                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
     std::vector<Token> text;
-    const Status run = text_on(open_shape(discrete).value(), bytes, &text);
+    const Status run = text_on(open_shape(kDiscrete).value(), bytes, &text);
     CHECK(run.code == Code::out_of_memory);
     CHECK_MESSAGE(run.text.find("MiB left") != std::string::npos, run.message());
     heaps = TwoHeaps();
@@ -441,16 +450,13 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
 TEST_CASE("where the memory that the host reads is not coherent, nothing of an earlier text is read again") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
-    const Shape discrete{"discrete", nullptr,
-                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
     std::vector<Token> texts[2];
     for (const bool coherent : {true, false}) {
         heaps = TwoHeaps();
         heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
         heaps.visible = true;
         heaps.coherent = coherent;
-        Device device = cpu_device();
-        device.impl()->machine = vk::make_backend(open_shape(discrete).value());
+        Device device = device_on(open_shape(kDiscrete).value());
         Model model = load_model(device, bytes);
         SessionOptions options;
         options.n_context = 256;
@@ -478,15 +484,12 @@ TEST_CASE("where the memory that the host reads is not coherent, nothing of an e
 TEST_CASE("on a GPU with memory of its own a plan counts what others hold, and drafting apart from checkpoints") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
-    const Shape discrete{"discrete", nullptr,
-                         [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
     heaps = TwoHeaps();
     heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
     {
-        const vk::OpenDeviceRef opened = open_shape(discrete).value();
+        const vk::OpenDeviceRef opened = open_shape(kDiscrete).value();
         CHECK_FALSE(opened->gpu->traits.device_mapped);
-        Device device = cpu_device();
-        device.impl()->machine = vk::make_backend(opened);
+        Device device = device_on(opened);
         const Model model = load_model(device, bytes);
         SessionOptions options;
         options.n_context = 256;
@@ -501,7 +504,7 @@ TEST_CASE("on a GPU with memory of its own a plan counts what others hold, and d
 
         // Most of such a session is in the host's memory, and the limit is for all.
         const uint64_t limit = plan.total_bytes - plan.pinned_bytes + plan.session_bytes / 2;
-        opened->gpu->memory_limit_bytes = device.impl()->options.memory_limit_bytes = limit;
+        limit_memory(device, opened, limit);
         const Session first = open(model, options);
         const MemoryPlan second = Session::plan(model, options).value();
         CHECK(second.limit_bytes < limit);
@@ -521,8 +524,7 @@ TEST_CASE("sessions that are created at once stay within memory_limit_bytes") {
     heaps.size[0] = heaps.size[1] = uint64_t{1} << 30;
     {
         const vk::OpenDeviceRef opened = open_shape(kAsItIs).value();
-        Device device = cpu_device();
-        device.impl()->machine = vk::make_backend(opened);
+        Device device = device_on(opened);
         const Model model = load_model(device, bytes);
         SessionOptions options;
         options.n_context = 256;
@@ -530,7 +532,7 @@ TEST_CASE("sessions that are created at once stay within memory_limit_bytes") {
         options.checkpoint_bytes = 0;
         const MemoryPlan plan = Session::plan(model, options).value();
         const uint64_t limit = plan.total_bytes + plan.session_bytes / 2;
-        opened->gpu->memory_limit_bytes = device.impl()->options.memory_limit_bytes = limit;
+        limit_memory(device, opened, limit);
         Status other;
         heaps.during_allocation = [&] { other = Session::create(model, options).status(); };
         const Status first = Session::create(model, options).status();
@@ -548,8 +550,7 @@ TEST_CASE("a context that needs more than one binding or allocation is refused i
     allocation.max_allocation = 64u << 20;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     for (const Shape* with : {static_cast<const Shape*>(&range), static_cast<const Shape*>(&allocation)}) {
-        Device device = cpu_device();
-        device.impl()->machine = vk::make_backend(open_shape(*with).value());
+        Device device = device_on(open_shape(*with).value());
         Model model;
         REQUIRE(Model::load(device, bytes).get(model).ok());
         SessionOptions options;
@@ -581,8 +582,7 @@ TEST_CASE("a model with experts is loaded where a session with default options c
     options.checkpoint_bytes = 0;
     uint64_t weight_bytes = 0;
     for (const bool roomy : {true, false}) {
-        Device device = cpu_device();
-        device.impl()->machine = vk::make_backend(open_shape(small).value());
+        Device device = device_on(open_shape(small).value());
         device.impl()->options.memory_limit_bytes = roomy ? size_t{1} << 30 : static_cast<size_t>(weight_bytes - 1);
         const Model model = load_model(device, bytes);
         CHECK(Session::plan(model).status().code == Code::bad_argument);
@@ -596,8 +596,7 @@ TEST_CASE("where loops are short, a context that the general attention cannot se
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     const std::vector<vk::Quirk> quirks = {{"short loops", vk::kShortLoops | vk::kNoShuffle}};
-    Device device = cpu_device();
-    device.impl()->machine = vk::make_backend(open_shape(kAsItIs, 0, quirks).value());
+    Device device = device_on(open_shape(kAsItIs, 0, quirks).value());
     const Model model = load_model(device, bytes);
     SessionOptions options;
     options.n_ubatch = 32;

@@ -382,6 +382,9 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards, const std::vector<std::string>
     const auto shard = [&](uint64_t i) {
         return say("shard ", i + 1, i < names.size() ? " ('" + names[static_cast<size_t>(i)] + "')" : std::string());
     };
+    const auto of_shard = [&](uint64_t i, const Status& s) {  // an ordinary file needs no number
+        return shards.size() == 1 ? s : fail(s.code, shard(i), ": ", s.text);
+    };
     constexpr char kTogether[] = " Give all shards of one model, in order, from the same download.";
     if (shards.empty()) return fail(Code::bad_argument, "no shards were given, expected at least one");
     for (uint32_t i = 0; i < shards.size(); ++i) {
@@ -389,7 +392,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards, const std::vector<std::string>
         uint32_t count = 0, no = 0;
         Status status = s.get_u32("split.count", 1).get(count);
         if (status.ok()) status = s.get_u32("split.no", 0).get(no);
-        if (!status.ok()) return shards.size() == 1 ? status : fail(status.code, shard(i), ": ", status.text);
+        if (!status.ok()) return of_shard(i, status);
         if (count == 0 && shards.size() == 1) count = 1;  // tools that merge shards leave 0
         if (count != shards.size())
             return fail(Code::bad_file, shard(i), " says the model has ", count, " shards, but ", shards.size(),
@@ -408,7 +411,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards, const std::vector<std::string>
         if (shards.size() == 1 && !shards[i].find("split.tensors.count")) break;  // an ordinary unsplit file
         uint32_t announced = 0;
         const Status status = shards[i].get_u32("split.tensors.count").get(announced);
-        if (!status.ok()) return shards.size() == 1 ? status : fail(status.code, shard(i), ": ", status.text);
+        if (!status.ok()) return of_shard(i, status);
         if (announced != found)
             return fail(Code::bad_file, shard(i), " says the model has ", announced, " tensors, the shards hold ",
                         found, ".", kTogether);
