@@ -983,8 +983,8 @@ struct SessionOptions {
     DraftOptions draft;
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the latency between host and device. The device
     /// stops at an end token or a full context by itself. A caller that stops elsewhere, or changes the Sampling,
-    /// computes the rows since the last checkpoint again. No effect on the text, on the CPU, or while there is a
-    /// constraint or drafts of lookup promise more.
+    /// computes the rows since the last checkpoint again, as they were. No effect on the text, on the CPU, or while
+    /// there is a constraint or drafts of lookup promise more.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -1102,7 +1102,8 @@ class AUSPEX_API Session {
     ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and copies of the rows and states that it goes back
     ///           to. Tokens of the last next() are taken back without computing any row, unless logits(), save() or
-    ///           fork() was called since.
+    ///           fork() was called since, or run_ahead had another cycle queued: the rows since the last checkpoint are
+    ///           computed again, as they were.
     Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
 
     /// Samples the next token, or several when drafting, and appends them to the history.

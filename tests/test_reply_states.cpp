@@ -4,6 +4,8 @@
 #include "session_rig.h"
 #include "tiny.h"
 
+#include <algorithm>
+
 using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
@@ -59,8 +61,8 @@ void check(const Model& model, std::vector<uint32_t> run_aheads, int n_guess) {
         sampling.seed = 5;
         Session off = open(model, options_of(Draft::off, 0, 0));
         const Said plain = talk(off, sampling);
-        CHECK(plain.bases == std::vector<size_t>{128, 208, 213 - 2});
-        CHECK(plain.computed == std::vector<size_t>{7, 5, 48});
+        CHECK(plain.bases == std::vector<size_t>{128, 133, 213 - 2});
+        CHECK(plain.computed == std::vector<size_t>{7, 80, 48});
         for (const uint32_t run_ahead : run_aheads)
             for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
                 CAPTURE(temperature);
@@ -102,8 +104,9 @@ std::vector<Token> change_sampling(Session& session, std::vector<uint64_t>* rows
 /// What a caller may do between a reply and the next prompt without changing either.
 enum class Between { nothing, logits, save, fork };
 
-/// How a reply ends after n tokens: at its limit, which next() knows, or because the caller takes back what is beyond.
-enum class End { generator, limit, taken_back };
+/// How a reply ends after n tokens: at its limit, which next() knows, or because the caller takes back what is beyond:
+/// of the last next(), or six tokens more, as for a stop string of several tokens.
+enum class End { generator, limit, taken_back, taken_back_more };
 
 /// The next prompt after a reply.
 struct Turn {
@@ -133,7 +136,7 @@ Turn next_turn(const Model& model, Session session, size_t n_reply, End end, Bet
         for (size_t n_left = n_reply; n_left > 0;) n_left -= session.next({}, n_left).value().size();
         sync(session, history(session));
     } else {
-        grow(session, text.size() + n_reply);
+        grow(session, text.size() + n_reply + (end == End::taken_back_more ? 6 : 0));
         sync(session, history(session, text.size() + n_reply));
     }
     if (between == Between::logits) REQUIRE(session.logits().ok());
@@ -153,9 +156,7 @@ void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uin
     sync(plain, tiny_ids(40, 31));
     grow(plain, 40 + lengths.back() + 20);
     for (const size_t n : lengths)
-        for (const End end : {End::generator, End::limit, End::taken_back}) {
-            // With run_ahead the rows of what is taken back are computed again, as those of a prompt.
-            if (run_ahead > 0 && end == End::taken_back) continue;
+        for (const End end : {End::generator, End::limit, End::taken_back, End::taken_back_more}) {
             CAPTURE(n);
             CAPTURE(static_cast<int>(end));
             const auto turn = [&](Draft source, Between between) {
@@ -186,6 +187,31 @@ TEST_CASE("a prompt that cuts a reply goes back to a state within it, whatever d
 TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, whatever drafted the reply") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     check_next_turn(load_model(cpu_device(), bytes), {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 0, 5);
+}
+
+TEST_CASE("where the end of a reply is taken back, the rows since one of its last two states are computed again") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) {
+        CAPTURE(static_cast<int>(source));
+        Session session = open(model, options_of(source, 5, 0));
+        session.impl()->tree->set_reply_stride(4 * kStride, kStride);
+        session.impl()->trunk->set_recent_seconds(0);
+        sync(session, tiny_ids(kPrompt, 31), {{50, false}});
+        grow(session, 64 + 7 * kStride + 6);
+        std::vector<size_t> rows;
+        for (const auto& state : session.impl()->tree->states()) rows.push_back(state.row);
+        std::sort(rows.begin(), rows.end());
+        CHECK(rows == std::vector<size_t>{50, 128, 160, 176});
+        SyncReport r = sync(session, join(history(session, 171), tiny_ids(5, 40)));
+        CHECK(r.checkpoint_row == 160);
+        CHECK(r.rows_computed == 171 + 5 - 160);
+        CHECK(r.reason == SyncReason::checkpoint);
+        // Further back a prompt goes on from a state that later ones do not replace.
+        grow(session, 64 + 7 * kStride + 100);
+        r = sync(session, join(history(session, 200), tiny_ids(5, 41)));
+        CHECK(r.checkpoint_row == 170);
+    }
 }
 
 TEST_CASE("after logits() a prompt computes the same rows and bits with save() or fork() before it") {

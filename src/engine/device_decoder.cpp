@@ -140,10 +140,11 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     return {};
 }
 
-/// Whether the next cycle can only be queued once the tokens in flight are known: it may pass the row at which decoding
-/// stops, or get drafts made from the text.
+/// Whether the next cycle can only be queued once the tokens in flight are known: the state is to be kept, or the cycle
+/// may pass the row at which decoding stops, or get drafts made from the text.
 Result<bool> DeviceDecoder::must_wait(const Sampling& sampling) {
     if (n_queued_ == 0) return false;
+    if (p_.trunk.must_keep_reply()) return true;
     const DraftCycle& last = queued_[(first_queued_ + n_queued_ - 1) % kMaxQueued].cycle;
     if (rows_queued() + 1 + last.chosen > p_.trunk.rows_to_stop()) return true;
     if (n_given_ > 0) return true;

@@ -74,7 +74,7 @@ double state_score(PrefixPolicy policy, const StateWorth& worth) {
     using namespace prefix_policy_impl;
     const double recent = 1.0 / static_cast<double>(1 + worth.age);
     if (policy != PrefixPolicy::by_score) return recent;
-    const double weight = worth.kind == StateKind::reply ? kReplyWeight : worth.is_tip ? kTipWeight : 1;
+    const double weight = is_in_reply(worth.kind) ? kReplyWeight : worth.is_tip ? kTipWeight : 1;
     const double rows = static_cast<double>(worth.gap) * worth.use_rate * weight;
     const double left = 1.0 / static_cast<double>(1 + worth.path_age);
     return rows * recent * left / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));

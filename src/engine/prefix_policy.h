@@ -14,6 +14,10 @@ namespace detail {
 constexpr uint32_t kPrefixGrid = 64;
 /// Rows between two states within a generated text.
 constexpr uint32_t kReplyStride = 512;
+/// Rows, and seconds, after which one more is kept near the end of the text, where a cycle ends: two of these stay.
+/// Where the end of a reply is taken back, the rows computed again take little time.
+constexpr uint32_t kRecentStride = 128;
+constexpr double kRecentSeconds = 1;
 
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over
@@ -30,9 +34,12 @@ enum class StateKind : uint8_t {
     edited,          ///< above the row at which the live text was changed
     junction,
     stride,
-    reply,  ///< within a generated text, until the next prompt: for a reply that is cut
+    reply,   ///< within a generated text, until the next prompt: for a reply that is cut
+    recent,  ///< the same, until two later ones are kept
 };
-constexpr size_t kStateKinds = 8;
+constexpr size_t kStateKinds = 9;
+/// Whether states of a kind go with the next prompt.
+constexpr bool is_in_reply(StateKind kind) { return kind == StateKind::reply || kind == StateKind::recent; }
 
 /// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
 /// that drops earlier thinking never comes back to where a generation ended, an edit does.

@@ -33,8 +33,11 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     }
     // Token by token a reply is one request, as next() writes it.
     const bool next_token = marks.empty() && same == live_.size() && wanted.size() == same + 1;
-    if (!next_token) ++request_;
     changing_ = true;
+    if (!next_token) {
+        ++request_;
+        drop_recent(0);
+    }
     close_live();
     Found found = find(wanted);
     found.in_reply = next_token && found.live && found.row + 1 >= same;
@@ -53,6 +56,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
     const size_t reply_row = found.in_reply ? next_reply_row(found.row) : SIZE_MAX;
     if (reply_row <= live_.size()) stops_.push_back({reply_row, StateKind::reply, false});
+    recent_from_ = live_.size();
     if (!found.in_reply) reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
     forget_unused();
     update_clear_end();

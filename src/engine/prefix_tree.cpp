@@ -36,7 +36,7 @@ void PrefixTree::start_over() {
     live_.clear();
     stops_.clear();
     left_.clear();
-    i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = 0;
+    i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = recent_from_ = 0;
     held_ = claimed_ = pending_states_ = credit_ = spare_bytes_ = 0;
     n_lone_pin_ = 0;
     locked_ = kNoState;
@@ -215,9 +215,15 @@ size_t PrefixTree::next_reply_row(size_t row) const {
     return reply_base_ + (n + 1) * options_.reply_stride;
 }
 
+bool PrefixTree::is_recent_due(size_t row) const {
+    return can_park() && can_keep() && row >= recent_from_ && row - recent_from_ >= options_.recent_stride;
+}
+
 void PrefixTree::keep_reply() {
     changing_ = true;
-    keep_here(StateKind::reply, false);
+    drop_recent(1);
+    keep_here(is_reply_row(n_row_) ? StateKind::reply : StateKind::recent, false);
+    recent_from_ = n_row_;
     changing_ = false;
 }
 
@@ -226,7 +232,17 @@ void PrefixTree::drop_replies(size_t above) {
     const std::vector<uint32_t> on = tree_[live_end()].states;
     for (const uint32_t i : on) {
         const State& s = states_[i];
-        if (s.kind == StateKind::reply && s.row > above && s.row != n_row_ && i != locked_) remove_state(i);
+        if (is_in_reply(s.kind) && s.row > above && s.row != n_row_ && i != locked_) remove_state(i);
+    }
+}
+
+/// Drops the live run's recent states but the last ones.
+void PrefixTree::drop_recent(size_t n_kept) {
+    const std::vector<uint32_t> on = tree_[live_end()].states;
+    for (size_t k = on.size(); k-- > 0;) {
+        if (states_[on[k]].kind != StateKind::recent) continue;
+        if (n_kept == 0) remove_state(on[k]);
+        n_kept -= n_kept > 0;
     }
 }
 

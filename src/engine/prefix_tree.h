@@ -40,6 +40,7 @@ struct PrefixOptions {
     uint64_t page_bytes = 1;    ///< states and blocks of rows take whole pages; a power of two
     size_t grid = kPrefixGrid;  ///< of stops that the caller did not name, and of parked blocks
     size_t reply_stride = kReplyStride;
+    size_t recent_stride = SIZE_MAX;  ///< SIZE_MAX: no recent states
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -124,12 +125,17 @@ class PrefixTree {
     size_t next_reply_row(size_t row) const;
     /// Whether it is due at this row, at least 1.
     bool is_reply_row(size_t row) const { return next_reply_row(row - 1) == row; }
-    /// Keeps the live state, which lies within a generated text. Decoding stops at each of these rows, drafts or not,
-    /// and a later state replaces no earlier one while there is room: where a prompt that cuts the text goes back to,
-    /// and so its bits, must not depend on how far decoding went beyond the cut.
+    /// Whether keep_reply() is due for a recent state: anywhere from some row on.
+    bool is_recent_due(size_t row) const;
+    /// Keeps the live state, which lies within a generated text. Decoding stops at each reply row, drafts or not, and
+    /// where a prompt that cuts the text goes back to, and so its bits, must not depend on how far decoding went beyond
+    /// the cut: later states replace only recent ones, which no prompt goes back to.
     void keep_reply();
     /// For tests: other than PrefixOptions says.
-    void set_reply_stride(size_t n) { options_.reply_stride = n; }
+    void set_reply_stride(size_t n, size_t recent = SIZE_MAX) {
+        options_.reply_stride = n;
+        options_.recent_stride = recent;
+    }
     /// One more token, not computed yet. Never allocates.
     void append(Token id) { live_.push_back(id); }
     /// Drops the tokens from n on; none of them may be computed.
@@ -281,6 +287,7 @@ class PrefixTree {
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
     void drop_replies(size_t above);
+    void drop_recent(size_t n_kept);
     void remove_state(uint32_t i);
     void give_up(uint32_t i);
     void drop_states_above(RunId id, size_t row);
@@ -328,7 +335,8 @@ class PrefixTree {
     bool is_open_ = false;   ///< closed only within sync()
     bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
-    size_t reply_base_ = 0;  ///< from here on the live text is generated
+    size_t reply_base_ = 0;   ///< from here on the live text is generated
+    size_t recent_from_ = 0;  ///< row of the last state that was kept within it, or where it begins
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;
     std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring

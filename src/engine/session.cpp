@@ -74,6 +74,7 @@ Status Session::Impl::open_store(const detail::StateSizes& sizes, uint64_t budge
     tree_options.page_bytes = sizes.page_bytes;
     tree_options.n_context = options.n_context;
     tree_options.budget_bytes = budget;
+    tree_options.recent_stride = kRecentStride;
     if (budget == 0) tree_options.policy = PrefixPolicy::none;
     tree.reset(new PrefixTree(tree_options, *store));
     trunk->set_tree(*tree);
@@ -151,16 +152,34 @@ Status Session::Impl::leave_text() {
     return s;
 }
 
+/// Undoes the end of a reply that is taken back after n_kept tokens: the rows before keep the bits of decoding, as if
+/// the reply had ended there, however far it was computed. More text is prefilled from where plain decoding, which has
+/// sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise. Returns how many rows were
+/// computed again for it. Nothing is undone further back, where the text that follows replaces a branch.
+Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
+    constexpr size_t kMaxTakenBack = 64, kMaxAgain = 2 * detail::kReplyStride;
+    if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return 0;
+    // The last row can be kept with its logits, but for the one before the last step.
+    const size_t n = goes_on || n_kept == timeline.step_first() ? n_kept - 1 : n_kept;
+    if (n >= timeline.n_row()) return 0;
+    size_t n_again = 0;
+    if (!timeline.can_step_back(n)) {
+        n_again = n - tree->nearest_state(n, false).second;
+        const bool is_near = n_kept < timeline.size() && n + kMaxTakenBack >= timeline.n_given();
+        if (!is_near || n_again > kMaxAgain) return 0;
+    }
+    AUSPEX_TRY(trunk->rewind(n));
+    return n_again;
+}
+
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
+    size_t n_again = 0;
+    AUSPEX_TRY(shorten_reply(same, wanted.size() > same).get(n_again));
     constrained.replaced(same, wanted.size());
-    // Within the last step, whose records are not applied yet. More text is prefilled from where plain decoding, which
-    // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
-    const size_t back = wanted.size() == same ? same : std::max<size_t>(same, 1) - 1;
-    if (same <= timeline.n_row() && same > timeline.step_first() && timeline.can_step_back(back))
-        trunk->step_back(back);
-    if (same >= timeline.n_row()) cache.cut(same);
+    const size_t n_kept = timeline.n_row();
+    if (same >= n_kept) cache.cut(same);
     const bool complete = wanted.size() == same && same == timeline.n_row();
     if (complete) {
         timeline.close_step();  // plain decoding runs the last token here, and a prompt goes on after it
@@ -184,6 +203,12 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (sources.text) sources.text->replaced(same);
     timeline.assign(wanted);
     report.n_live = n_given;
+    if (n_again > 0 && report.rows_reused == n_kept) {
+        report.rows_reused -= n_again;
+        report.rows_computed += n_again;
+        report.checkpoint_row = report.rows_reused;
+        report.reason = SyncReason::checkpoint;
+    }
     return report;
 }
 
@@ -193,12 +218,13 @@ Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Sp
     Status done = replace_tokens(wanted, prompt_marks).get(report);
     if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
     // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
-    const size_t known = std::min(report.diverged_at, report.n_live),
-                 n_keep = known == report.rows_reused + 1 ? known : 0;
-    if (done.ok()) done = trunk->prefill(report.rows_computed, n_keep);
+    const size_t n_row = timeline.n_row(), n_new = timeline.size() - n_row,
+                 known = std::min(report.diverged_at, report.n_live), n_keep = known == n_row + 1 ? known : 0;
+    if (done.ok()) done = trunk->prefill(n_new, n_keep);
     stats.prefill_s += detail::seconds_since(start);
+    timeline.ask(timeline.n_row());
     if (!done.ok()) return done;
-    if (report.rows_computed > 1) depth->control.new_text();
+    if (n_new > 1) depth->control.new_text();
     return report;
 }
 
@@ -268,9 +294,8 @@ Status Session::Impl::compute_rest(size_t n) { return trunk->prefill(n, timeline
 
 Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
-        detail::PrefixReport report;
-        AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
-        AUSPEX_TRY(compute_rest(report.rows_computed));
+        AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).status());
+        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row()));
     }
     return trunk->last_logits();
 }
@@ -309,6 +334,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
         s.timeline.close_step();  // a prompt goes on after this row, also where save() or fork() applies its records
+        s.timeline.ask(s.timeline.n_row());
         s.stats.rows_decoded += 1;
         s.trunk->report_windows();
     }

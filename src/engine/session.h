@@ -57,6 +57,7 @@ struct Session::Impl {
     Status fill_draft_cache(size_t n);
     /// Empties the history; keeps its checkpoints, and one more at its end. No cycle may be queued.
     Status leave_text();
+    Result<size_t> shorten_reply(size_t n_kept, bool goes_on);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);

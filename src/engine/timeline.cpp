@@ -46,6 +46,7 @@ void Timeline::copy(const Timeline& other) {
     assign(other.tokens());
     resume(other.n_row_, other.spans_);
     n_given_ = other.n_given_;
+    n_asked_ = other.n_asked_;
 }
 
 void Timeline::prefilled(size_t n) {
@@ -68,6 +69,12 @@ void Timeline::step_back(size_t n) {
     n_row_ = n;
     while (!spans_.empty() && spans_.back().first >= n) spans_.pop_back();
     if (!spans_.empty()) spans_.back().n = n - spans_.back().first;
+}
+
+void Timeline::ask_for_prompt() {
+    size_t n = spans_.size();
+    while (n > 0 && spans_[n - 1].origin == RowOrigin::decoded) --n;
+    n_asked_ = n > 0 ? spans_[n - 1].first + spans_[n - 1].n : 0;
 }
 
 void Timeline::add_span(size_t n, RowOrigin origin) {

@@ -42,6 +42,11 @@ class Timeline {
     void give_one() { ++n_given_; }
     /// The caller knows the first n tokens.
     void give_only(size_t n) { n_given_ = n; }
+    /// Rows that the caller has asked for, with a prompt or by logits(): plain decoding has computed these, too.
+    size_t n_asked() const { return n_asked_; }
+    void ask(size_t n) { n_asked_ = n; }
+    /// The same for rows that came from elsewhere: what was decoded last is taken for a reply.
+    void ask_for_prompt();
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.
@@ -78,7 +83,7 @@ class Timeline {
 
     std::vector<Token> tokens_;  ///< [n_context + n_tail]
     size_t n_few_ = 0;           ///< rows that a tentative step may have: n_tail
-    size_t size_ = 0, n_row_ = 0, n_given_ = 0;
+    size_t size_ = 0, n_row_ = 0, n_given_ = 0, n_asked_ = 0;
     size_t step_first_ = 0;   ///< first row of the last tentative step
     bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
     std::vector<RowSpan> spans_;

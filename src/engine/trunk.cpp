@@ -166,13 +166,17 @@ void Trunk::begin_device_loop() {
 
 bool Trunk::must_keep_reply() const {
     const size_t n = timeline_.n_row();
-    return n > tree_->n_row() && tree_->is_reply_row(n);
+    if (n <= tree_->n_row()) return false;
+    if (tree_->is_reply_row(n)) return true;
+    if (!tree_->is_recent_due(n)) return false;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - kept_at_).count() >= recent_s_;
 }
 
 Status Trunk::keep_reply() {
     AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     follow();
     tree_->keep_reply();
+    kept_at_ = std::chrono::steady_clock::now();
     return {};
 }
 
@@ -326,6 +330,7 @@ void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
 
 void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     timeline_.assign(tokens);
+    timeline_.ask_for_prompt();
     set_logits(std::move(logits));
 }
 
@@ -338,6 +343,7 @@ void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<R
     cache_.ran(n_row, 0, false);
     timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
+    timeline_.ask_for_prompt();
     count_full_windows();
     set_logits(std::move(logits));
 }

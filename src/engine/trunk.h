@@ -14,6 +14,7 @@
 #include "timeline.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -99,6 +100,8 @@ class Trunk {
     bool must_keep_reply() const;
     /// Keeps it. Not while a cycle is queued.
     Status keep_reply();
+    /// For tests: other than kRecentSeconds.
+    void set_recent_seconds(double s) { recent_s_ = s; }
     /// The state became that of a snapshot of these tokens, of which the first n_row are computed. logits: of its last
     /// row, or empty.
     void restored(Span<const Token> tokens, size_t n_row, const std::vector<RowSpan>& spans, std::vector<float> logits);
@@ -176,6 +179,8 @@ class Trunk {
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
     size_t end_row_ = 0;
+    std::chrono::steady_clock::time_point kept_at_;  ///< when keep_reply() was called last
+    double recent_s_ = kRecentSeconds;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
