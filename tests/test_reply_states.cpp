@@ -214,6 +214,22 @@ TEST_CASE("where the end of a reply is taken back, the rows since one of its las
     }
 }
 
+TEST_CASE("where the end of a reply is taken back, the draft block keeps its rows") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (size_t n_cut = 1; n_cut <= 12; ++n_cut) {
+        CAPTURE(n_cut);
+        Session session = open(model, options_of(Draft::mtp, 5, 0));
+        sync(session, tiny_ids(kPrompt, 31), {{50, false}});
+        more(session, 30);
+        const size_t n = session.history().size() - n_cut;
+        sync(session, join(history(session, n), tiny_ids(7, 40)));
+        more(session, 1);
+        const Session::Impl& s = *session.impl();
+        CHECK(s.cache.kept(s.timeline.n_row()).first_key == 0);
+    }
+}
+
 TEST_CASE("after logits() a prompt computes the same rows and bits with save() or fork() before it") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);

@@ -168,7 +168,7 @@ Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
         const bool is_near = n_kept < timeline.size() && n + kMaxTakenBack >= timeline.n_given();
         if (!is_near || n_again > kMaxAgain) return 0;
     }
-    AUSPEX_TRY(trunk->rewind(n));
+    AUSPEX_TRY(trunk->rewind(n, n_kept));
     return n_again;
 }
 
@@ -284,7 +284,7 @@ Status Session::Impl::drain(bool may_stop) {
 Status Session::Impl::drop_ahead() {
     if (device) AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
-    AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
+    AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1, timeline.n_given()));
     timeline.truncate(timeline.n_given());
     return {};
 }

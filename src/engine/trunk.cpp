@@ -191,8 +191,8 @@ void Trunk::step_back(size_t n) {
         i_logit_ = static_cast<uint32_t>(n - first - 1);
 }
 
-Status Trunk::rewind(size_t n) {
-    cache_.cut(n);
+Status Trunk::rewind(size_t n, size_t n_token) {
+    cache_.cut(n_token);
     if (n >= timeline_.n_row()) return {};
     if (timeline_.can_step_back(n)) {
         step_back(n);

@@ -55,8 +55,9 @@ class Trunk {
     /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
     void step_back(size_t n);
     /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
-    /// computed. For tokens that were computed ahead and are not wanted. errors: also cancelled, as repair(true).
-    Status rewind(size_t n);
+    /// computed. For tokens that were computed ahead and are not wanted: the first n_token, n or n + 1, stay. errors:
+    /// also cancelled, as repair(true).
+    Status rewind(size_t n, size_t n_token);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
     /// Rows first .. first + n were copied to the context.
