@@ -1,11 +1,12 @@
 """The slot of the server: saving it to a file, restoring and erasing it. See server_rig.py."""
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 
-from server_rig import Server
-from test_cli import DEMO
+from server_rig import Server, call, script_file, tool_model
+from test_cli import BINARY, DEMO
 
 
 class Slots(unittest.TestCase):
@@ -35,6 +36,56 @@ class Slots(unittest.TestCase):
             finally:
                 self.assertEqual(server.stop()[0], 0)
         self.assertEqual(os.listdir(folder), ["a.bin"])
+
+    def test_a_tool_loop_goes_on_after_a_restart(self):
+        """Its client sends no thinking back. It once was computed again from its first call."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        model, script = tool_model(), script_file({
+            "begin": "I think about the step.\n</think>\n\n" + call("bash", command="step"),
+            "other": "Nobody may read this.\n</think>\n\n" + call("bash", command="other")})
+        self.addCleanup(os.remove, model)
+        self.addCleanup(os.remove, script)
+        tools = [{"type": "function", "function": {"name": "bash", "parameters": {
+            "type": "object", "properties": {"command": {"type": "string"}}}}}]
+        messages = [{"role": "user", "content": "begin"}]
+
+        def reply(server, messages):
+            answer = server.post("/v1/chat/completions", {"messages": messages, "tools": tools})
+            self.assertEqual(answer.status, 200, answer.body)
+            return answer.json
+
+        for turn in range(2):
+            server = Server("--ctx", 2048, "--temp", 0, "--cache", "64M", "--script", script,
+                            "--slot-save-path", folder, model=model)
+            try:
+                if turn:
+                    for _ in range(2):  # the second time its thinking is known
+                        answer = server.post("/slots/0?action=restore", {"filename": "a.bin"})
+                        self.assertEqual(answer.status, 200, answer.body)
+                    usage = reply(server, messages)["usage"]
+                    n_computed = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+                    self.assertLessEqual(n_computed, usage["prompt_tokens"] - n_before + 3)
+                    continue
+                reply(server, [{"role": "user", "content": "other"}])
+                for i in range(3):
+                    answer = reply(server, messages)
+                    message = answer["choices"][0]["message"]
+                    self.assertEqual(message.pop("reasoning_content"), "I think about the step.")
+                    messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"],
+                                           "content": f"begin {i}"}]
+                n_before = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+                self.assertEqual(server.post("/slots/0?action=save", {"filename": "a.bin"}).status, 200)
+            finally:
+                self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(os.listdir(folder), ["a.bin"])
+        with open(os.path.join(folder, "a.bin"), "rb") as f:
+            saved = f.read()
+        self.assertEqual((saved.count(b"I think about the step."), saved.count(b"Nobody may read this.")), (3, 0))
+        # The command line goes on with the text.
+        done = subprocess.run([BINARY, "run", "-m", model, "--device", "cpu", "--ctx", "2048", "--session",
+                               os.path.join(folder, "a.bin"), "-n", "2", "-p", "x"], capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_saving_needs_a_folder(self):
         server = Server("--ctx", 256)

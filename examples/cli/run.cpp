@@ -42,8 +42,11 @@ Status read_prompt(const RunOptions& o, const SessionFlag& kept, std::string* to
 
 /// find: find_session() or read_session().
 Status find_text(SessionFlag* kept, Status (*find)(SessionFlag*)) {
+    constexpr std::string_view kServer = "{\"auspex_server\"";  // its notes are not needed to continue the text
     const Status s = find(kept);
-    if (!s.ok() || kept->file.note.empty()) return s;
+    const auto* const note = reinterpret_cast<const char*>(kept->file.note.data());
+    const bool is_text = std::string_view(note, kept->file.note.size()).substr(0, kServer.size()) == kServer;
+    if (!s.ok() || kept->file.note.empty() || is_text) return s;
     return Status(Code::bad_argument,
                   "'" + kept->path + "' holds a chat; continue it with `auspex chat --session`, or name another file");
 }

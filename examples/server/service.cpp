@@ -6,9 +6,10 @@ HttpAnswer failed(const Failure& failure) { return json_answer(openai_error(fail
 
 void IdStore::add(const std::string& id, const Json& value) {
     std::string text = dump(value);
+    const size_t n_bytes = text.size();
     const std::lock_guard<std::mutex> lock(mutex_);
-    n_bytes_ += text.size();
-    values_[id] = std::move(text);
+    if (!values_.emplace(id, std::move(text)).second) return;
+    n_bytes_ += n_bytes;
     ids_.push_back(id);
     while (ids_.size() > max_ids_ || (n_bytes_ > max_bytes_ && ids_.size() > 1)) {
         const auto oldest = values_.find(ids_.front());
@@ -22,6 +23,17 @@ bool IdStore::find(const std::string& id, Json* value) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = values_.find(id);
     return found != values_.end() && parse_json(found->second, value);
+}
+
+Json IdStore::select(const std::function<bool(const Json&)>& wanted) const {
+    Json found = Json::object();
+    Members& all = found.get_ref<Json::object_t&>();  // no two ids are the same: operator[] would look for each
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::string& id : ids_) {
+        Json value;
+        if (parse_json(values_.at(id), &value) && wanted(value)) all.emplace_back(id, std::move(value));
+    }
+    return found;
 }
 
 Failure read_limits(const Json& body, GenerationRequest* to) {

@@ -16,8 +16,11 @@ namespace server {
 class IdStore {
   public:
     IdStore(size_t max_ids, size_t max_bytes) : max_ids_(max_ids), max_bytes_(max_bytes) {}
+    /// The first value of an id stays.
     void add(const std::string& id, const Json& value);
     bool find(const std::string& id, Json* value) const;
+    /// Those that are wanted, by their ids, the oldest first.
+    Json select(const std::function<bool(const Json&)>& wanted) const;
 
   private:
     const size_t max_ids_, max_bytes_;

@@ -93,6 +93,33 @@ Failure check_replaceable(const std::string& path) {
     return bad_request("'" + name_of(path) + "' is no saved conversation; choose another name");
 }
 
+// A saved conversation has a note beside its rows: the thinking before its calls, which clients do not send back, by
+// the id of the first call of each message: {"auspex_server": 1, "thoughts": {ID: TEXT, ...}}
+constexpr const char *kNoteForm = "auspex_server", *kThoughts = "thoughts";
+
+/// Empty if the server keeps no thinking of this conversation. That of others is none of its file.
+Result<std::string> write_note(const Service& s, const auspex::Session& session) {
+    std::string text;
+    const Status decoded = s.engine.model().decode(session.history(), {true}).get(text);
+    if (!decoded.ok()) return decoded;
+    const Json thoughts = s.thoughts.select(
+        [&](const Json& one) { return one.is_string() && text.find(one.get<std::string>()) != std::string::npos; });
+    return thoughts.empty() ? std::string() : dump({{kNoteForm, 1}, {kThoughts, thoughts}});
+}
+
+/// What another program has noted, such as `auspex chat`, is not the server's.
+void read_note(const std::string& note, const std::string& name, Service* s) {
+    Json all;
+    if (!parse_json(note, &all) || !all.is_object() || !all.contains(kNoteForm)) return;
+    const Json thoughts = all.value(kThoughts, Json());
+    bool valid = all[kNoteForm] == 1 && thoughts.is_object();
+    for (const Json& one : thoughts) valid = valid && one.is_string();
+    if (!valid)
+        return cli::note("the thinking before the calls in '" + name +
+                         "' cannot be read: its note is of another version, or no text by the id of a call");
+    for (const auto& one : thoughts.items()) s->thoughts.add(one.key(), one.value());
+}
+
 Failure save(Service& s, const HttpRequest& r, Json* to) {
     std::string path;
     Failure failure = read_filename(s, r, &path);
@@ -103,7 +130,11 @@ Failure save(Service& s, const HttpRequest& r, Json* to) {
     auspex::SaveReport report;
     failure = run(s, r, [&](auspex::Session& session) {
         n_saved = session.history().size();
-        return session.save(path.c_str()).get(report);
+        std::string note;
+        const Status noted = write_note(s, session).get(note);
+        if (!noted.ok()) return noted;
+        const Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(note.data()), note.size());
+        return session.save(path.c_str(), bytes).get(report);
     });
     (*to)["filename"] = name_of(path);
     (*to)["n_saved"] = n_saved;
@@ -120,6 +151,7 @@ Failure restore(Service& s, const HttpRequest& r, Json* to) {
     auspex::SessionFile file;
     failure = run(s, r, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
     (*to)["filename"] = name_of(path);
+    if (failure.ok()) read_note({reinterpret_cast<const char*>(file.note.data()), file.note.size()}, name_of(path), &s);
     (*to)["n_restored"] = file.n_token;
     std::error_code unknown;
     (*to)["n_read"] = failure.ok() ? std::filesystem::file_size(path, unknown) : 0;
