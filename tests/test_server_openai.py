@@ -375,6 +375,24 @@ class Tools(BaseServer):
         self.assertNotIn("tool_calls", message)
         self.assertIn("<function=bash>", message["content"])
 
+    def test_a_call_that_the_limit_cut_has_its_beginning(self):
+        """Nothing constrains these calls, as where a schema cannot be used. Their tags once were text."""
+        whole = [c["function"] for c in self.both("two at once")[0]["tool_calls"]]
+        n_call, longest = set(), 0
+        for n in range(12, 100, 3):
+            message, finish = self.both("two at once", max_tokens=n)
+            if finish != "length":
+                break
+            self.assertNotIn("<", message["content"] or "")
+            calls = [c["function"] for c in message.get("tool_calls", [])]
+            n_call.add(len(calls))
+            for i, one in enumerate(calls):
+                self.assertEqual(one["name"], whole[i]["name"])
+                self.assertTrue(whole[i]["arguments"].startswith(one["arguments"]), one)
+            longest = max(longest, len(calls[0]["arguments"]) if len(calls) == 1 else 0)
+        self.assertEqual(n_call, {0, 1, 2})
+        self.assertGreater(longest, len('{"command": '))
+
     def test_a_call_that_was_cut_is_taken_back(self):
         """Its client sends it as it got it; the conversation must go on all the same."""
         for arguments, shown in (('{"command": "ls', '<parameter=arguments>\n{"command": "ls\n'), ('"x"', '"x"'),

@@ -207,7 +207,7 @@ class Generation::Reply {
         const Status s = worker_.call([&] { return reply_.finish().get(parts); });
         if (!s.ok()) return s;
         finish_ = reply_.ended() == Finish::context ? Finish::length : reply_.ended();
-        if (finish_ == Finish::length && request_.streams_calls())
+        if (finish_ == Finish::length && !request_.tools.empty())
             for (ReplyEvent& part : parts)
                 if (part.kind == ReplyEvent::Kind::text)
                     part.text.resize(std::min(part.text.find('<'), part.text.size()));
@@ -215,14 +215,14 @@ class Generation::Reply {
         return {};
     }
 
-    /// Passes the parts of the reply on. What follows a call that the reply ended in, and whose beginning was told, is
-    /// no answer.
+    /// Passes the parts of the reply on. What follows a call that the reply was cut in is its text again, and no
+    /// answer.
     void tell(std::vector<ReplyEvent> parts) {
         std::vector<ReplyEvent> told;
         for (ReplyEvent& part : parts) {
-            const bool is_text = part.kind == ReplyEvent::Kind::text;
-            if (is_text && (is_cut_ || part.text.empty())) continue;
-            is_cut_ = is_cut_ || (part.kind == ReplyEvent::Kind::call_dropped && request_.streams_calls());
+            if (is_cut_ || (part.kind == ReplyEvent::Kind::text && part.text.empty())) continue;
+            is_cut_ =
+                part.kind == ReplyEvent::Kind::call_dropped && (request_.streams_calls() || finish_ == Finish::length);
             told.push_back(std::move(part));
         }
         if (told.empty()) return;
@@ -260,7 +260,7 @@ class Generation::Reply {
     const auspex::Model& model_;
     Session& session_;
     auspex::ReplyGenerator reply_;
-    bool is_cut_ = false;    ///< the reply ended in a call that was passed on
+    bool is_cut_ = false;    ///< the reply ended in a call, whose beginning is passed on
     Usage usage_, before_;   ///< before_: until this turn
     size_t n_computed_ = 0;  ///< rows of the prompt, in earlier turns
     double start_ = 0;       ///< of the reply, less the turns of others

@@ -94,12 +94,12 @@ class Reader {
             hold(one, e);
     }
 
-    /// A call that nothing constrains is passed on when it is complete: no protocol can take back one that turns out to
-    /// be none.
+    /// A call that nothing constrains is passed on when it is complete, or cut by the limit of the reply: no protocol
+    /// can take back one that turns out to be none.
     void hold(const auspex::ReplyEvent& one, const GenerationEvent& e) {
         call_.push_back(one);
         if (one.kind != Kind::call_end && one.kind != Kind::call_dropped) return;
-        if (one.kind == Kind::call_end)
+        if (one.kind == Kind::call_end || e.finish == Finish::length)
             for (const auspex::ReplyEvent& part : call_) pass(part, e);
         call_.clear();
     }
