@@ -1439,6 +1439,9 @@ class AUSPEX_API ReplyGenerator {
     Span<const Token> tokens() const;
     /// The next token belongs to the thinking, as far as the text so far says.
     bool in_thinking() const;
+    /// How many tokens of the reply come up to the end of its thinking's text: without the tag that closes it, whoever
+    /// wrote that, and white space before the tag. At most max_thinking_tokens. Complete after finish().
+    size_t n_thinking_token() const;
     /// The reply, once finish() was called.
     const ChatReply& reply() const;
     /// False also where there was no memory to make it.

@@ -20,7 +20,7 @@ struct Replied {
     ChatReply reply;
     std::vector<Token> tokens;
     Finish finish = Finish::none;
-    size_t n_step = 0;
+    size_t n_step = 0, n_thinking_token = 0;
 };
 
 void add(Replied* to, const std::vector<ReplyEvent>& events) {
@@ -45,6 +45,7 @@ Replied replied(const Model& model, Session& session, const ReplyOptions& option
     r.tokens.assign(reply.tokens().begin(), reply.tokens().end());
     r.reply = reply.reply();
     r.finish = reply.ended();
+    r.n_thinking_token = reply.n_thinking_token();
     const size_t n_end = r.finish == Finish::end ? 1 : 0;
     CHECK(session.history().size() == prompt.size() + r.tokens.size() + n_end);
     CHECK(std::equal(r.tokens.begin(), r.tokens.end(), session.history().begin() + prompt.size()));
@@ -135,12 +136,14 @@ TEST_CASE("thinking that is too long is closed, and the constraint of the answer
             o.max_tokens = 60;
             const Replied open = replied(model, session, o);
             CHECK(open.content.size() > 20);
+            CHECK(open.n_thinking_token == budget);
 
             o.free_thinking = true;
             o.sampling.constraint = Constraint::create(model, grammar).value();
             const Replied r = replied(model, session, o);
             CHECK(r.finish == Finish::end);
             CHECK(r.thinking == open.thinking);
+            CHECK(r.n_thinking_token == budget);
             CHECK(r.content.size() == 3);
             CHECK(std::all_of(r.content.begin(), r.content.end(), [](char c) { return c >= '0' && c <= '9'; }));
             CHECK(r.thinking.empty() == (budget == 0));
@@ -156,6 +159,36 @@ TEST_CASE("thinking that is too long is closed, and the constraint of the answer
             CHECK(s.code == Code::bad_argument);
             CHECK(s.text.find("set free_thinking") != std::string::npos);
         }
+}
+
+TEST_CASE("tokens of the thinking are counted up to its text's end, with drafts and without") {
+    const Model model = demo_model(1);
+    const std::vector<Token> tag = model.encode("</think>", EncodeOptions{true}).value();
+    size_t n_closed = 0;
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+        ReplyOptions o;
+        o.inside_thinking = true;
+        o.max_tokens = 60;
+        o.sampling.temperature = 2;
+        o.sampling.seed = seed;
+        o.sampling.logit_bias = {{tag[0], 15}};
+        Session plain = session_on(model, 0);
+        const Replied alone = replied(model, plain, o);
+        if (alone.content.empty()) continue;  // it thought to its end
+        ++n_closed;
+        const auto close = std::search(alone.tokens.begin(), alone.tokens.end(), tag.begin(), tag.end());
+        const std::string counted =
+            model.decode(Span<const Token>(alone.tokens.data(), alone.n_thinking_token)).value();
+        CHECK(alone.n_thinking_token <= static_cast<size_t>(close - alone.tokens.begin()));
+        CHECK(counted.find(alone.thinking) != std::string::npos);
+        for (const int depth : {3, 8}) {
+            Session session = session_on(model, depth);
+            const Replied drafted = replied(model, session, o);
+            CHECK(drafted.thinking == alone.thinking);
+            CHECK(drafted.n_thinking_token == alone.n_thinking_token);
+        }
+    }
+    CHECK(n_closed > 2);
 }
 
 TEST_CASE("one by one, each token of the answer has logits, and thinking comes in pieces") {
@@ -235,6 +268,7 @@ TEST_CASE("tokens of the caller's own are part of the reply, and what is no chat
         CHECK(reply.ended() == Finish::none);
         CHECK(reply.tokens().size() == ids.size());
         CHECK(r.thinking == (parse ? "a" : ""));
+        CHECK(reply.n_thinking_token() == (parse ? model.encode("<think>\na", EncodeOptions{true}).value().size() : 0));
         CHECK(r.content == (parse ? "ok <tool_call> 4" : said));
         CHECK(reply.reply().content == r.content);
         CHECK(reply.push(ids[0]).status().text.find("the reply has ended") != std::string::npos);

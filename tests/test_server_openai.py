@@ -393,6 +393,16 @@ class Tools(BaseServer):
         self.assertEqual(n_call, {0, 1, 2})
         self.assertGreater(longest, len('{"command": '))
 
+    def test_tokens_of_the_thinking(self):
+        """Without the tag that closes it, whoever wrote that."""
+        for text, thinking in (("plain", "Short thought."), ("no arguments", ""), ("two at once", "Let me look.")):
+            usage = self.ok(self.server.post(CHAT, user(text, tools=TOOLS)))["usage"]
+            tokens = self.ok(self.server.post("/tokenize", {"content": thinking}))["tokens"]
+            self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": len(tokens)}, text)
+        for n in (1, 5, 9):
+            usage = self.ok(self.server.post(CHAT, user("Pump", thinking_budget_tokens=n, max_tokens=n + 20)))["usage"]
+            self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": n})
+
     def test_a_call_that_was_cut_is_taken_back(self):
         """Its client sends it as it got it; the conversation must go on all the same."""
         for arguments, shown in (('{"command": "ls', '<parameter=arguments>\n{"command": "ls\n'), ('"x"', '"x"'),

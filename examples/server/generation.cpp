@@ -231,6 +231,7 @@ class Generation::Reply {
     }
 
     void count_use() {
+        usage_.n_thinking = reply_.n_thinking_token();
         usage_.predicted_s = cli::now() - start_;
         const auspex::Stats stats = session_.stats();
         usage_.n_cycle = std::accumulate(std::begin(stats.cycles), std::end(stats.cycles), before_.n_cycle);
@@ -245,7 +246,6 @@ class Generation::Reply {
         e.kind = kind;
         e.i_choice = i_choice_;
         e.parts = std::move(parts);
-        e.n_token = usage_.n_predicted;
         e.finish = finish_;
         if (reply_.stop()) e.stop = *reply_.stop();
         e.logprobs = std::exchange(logprobs_, {});

@@ -66,6 +66,7 @@ class Task {
 /// What a reply took.
 struct Usage {
     size_t n_prompt = 0, n_cached = 0, n_predicted = 0;
+    size_t n_thinking = 0;  ///< of those predicted
     double prompt_s = 0, predicted_s = 0;
     uint64_t n_cycle = 0;
     uint64_t drafted[auspex::kMaxDraft] = {}, accepted[auspex::kMaxDraft] = {};  ///< by place in the cycle
@@ -127,7 +128,6 @@ struct GenerationEvent {
     uint32_t i_choice = 0;
     std::vector<auspex::ReplyEvent> parts;  ///< of text: parsed, up to a stop string
     std::vector<TokenLogprob> logprobs;     ///< of tokens since the last event
-    size_t n_token = 0;                     ///< of the reply so far
     Finish finish = Finish::end;
     std::string stop;  ///< the stop string that ended it
     Usage usage;

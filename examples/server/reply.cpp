@@ -108,10 +108,7 @@ class Reader {
     void pass(auspex::ReplyEvent one, const GenerationEvent& e) {
         Choice& c = choices.back();
         switch (one.kind) {
-            case Kind::reasoning:
-                c.thinking += one.text;
-                c.n_reasoning = e.n_token;
-                break;
+            case Kind::reasoning: c.thinking += one.text; break;
             case Kind::text: c.content += one.text; break;
             case Kind::call_begin: c.calls.push_back({one.text, ""}); break;
             case Kind::call_arguments: c.calls.back().arguments += one.text; break;
@@ -217,6 +214,7 @@ Usage total_usage(const std::vector<Choice>& choices) {
             continue;
         }
         all.n_predicted += u.n_predicted;
+        all.n_thinking += u.n_thinking;
         all.predicted_s += u.predicted_s;
         all.n_cycle += u.n_cycle;
         for (uint32_t i = 0; i < auspex::kMaxDraft; ++i)
@@ -227,13 +225,11 @@ Usage total_usage(const std::vector<Choice>& choices) {
 
 Json usage_json(const std::vector<Choice>& choices) {
     const Usage all = total_usage(choices);
-    size_t n_reasoning = 0;
-    for (const Choice& c : choices) n_reasoning += c.n_reasoning;
     return {{"completion_tokens", all.n_predicted},
             {"prompt_tokens", all.n_prompt},
             {"total_tokens", all.n_prompt + all.n_predicted},
             {"prompt_tokens_details", {{"cached_tokens", all.n_cached}}},
-            {"completion_tokens_details", {{"reasoning_tokens", n_reasoning}}}};
+            {"completion_tokens_details", {{"reasoning_tokens", all.n_thinking}}}};
 }
 
 Json timings_json(const Usage& u) {

@@ -21,7 +21,6 @@ struct Choice {
     Finish finish = Finish::end;
     std::string stop;
     Usage usage;
-    size_t n_reasoning = 0;              ///< tokens of the thinking
     std::vector<TokenLogprob> logprobs;  ///< of the tokens after it, if they are asked for
 };
 

@@ -159,7 +159,7 @@ class ResponsesProtocol final : public Protocol {
         head_["usage"] = {{"input_tokens", c.usage.n_prompt},
                           {"input_tokens_details", {{"cached_tokens", c.usage.n_cached}}},
                           {"output_tokens", c.usage.n_predicted},
-                          {"output_tokens_details", {{"reasoning_tokens", c.n_reasoning}}},
+                          {"output_tokens_details", {{"reasoning_tokens", c.usage.n_thinking}}},
                           {"total_tokens", c.usage.n_prompt + c.usage.n_predicted}};
         head_["timings"] = timings_json(c.usage);
         if (messages_.is_null()) return;

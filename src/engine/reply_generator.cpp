@@ -82,6 +82,8 @@ struct ReplyGenerator::Impl {
     bool may_open;                   ///< the model may begin with thinking
     bool closed = false;             ///< the thinking, by the last step
     std::string close;               ///< what closes the thinking, to be written next
+    size_t n_thinking = 0;           ///< tokens up to the end of the thinking's text
+    size_t max_thinking = SIZE_MAX;  ///< what the tokens of `close` come after
     std::string thought;             ///< the end of the thinking so far
     Constraint after_thinking;       ///< waits for the end of the thinking
     std::vector<ReplyEvent> events;  ///< not returned yet
@@ -157,6 +159,7 @@ Status ReplyGenerator::Impl::close_thinking() {
     close.clear();
     if (finish != Finish::none) return {};
     thinking = false;
+    max_thinking = n_token();
     closed = !after_thinking;
     if (after_thinking) {
         options.sampling.constraint = std::exchange(after_thinking, Constraint());
@@ -261,6 +264,7 @@ Status ReplyGenerator::Impl::say(std::vector<ReplyEvent> parts, bool last) {
         AUSPEX_TRY((is_text ? stops.push(part.text) : stops.finish()).get(piece));
         say_content(std::move(piece));
         if (part.kind == ReplyEvent::Kind::call_end) ++n_call;
+        if (part.kind == ReplyEvent::Kind::reasoning) n_thinking = std::min(n_token(), max_thinking);
         if (!is_text) events.push_back(std::move(part));
     }
     return {};
@@ -352,6 +356,7 @@ AUSPEX_CATCH
 Finish ReplyGenerator::ended() const { return impl_ ? impl_->finish : Finish::none; }
 const std::string* ReplyGenerator::stop() const { return impl_ ? impl_->stops.found() : nullptr; }
 bool ReplyGenerator::in_thinking() const { return impl_ && impl_->thinking; }
+size_t ReplyGenerator::n_thinking_token() const { return impl_ ? impl_->n_thinking : 0; }
 
 Span<const Token> ReplyGenerator::tokens() const {
     if (!impl_) return {};
