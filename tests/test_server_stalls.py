@@ -52,6 +52,19 @@ class SlowClients(unittest.TestCase):
         finally:
             self.assertEqual(server.stop()[0], 0)
 
+    def test_more_idle_connections_than_descriptors(self):
+        """Nobody was served until one of them ended by itself."""
+        server = Server("--ctx", 256, "--head-seconds", 600)
+        try:
+            pid = server.process.pid
+            n_open = len(os.listdir(f"/proc/{pid}/fd"))
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (n_open + 4, n_open + 4))
+            for _ in range(6):
+                self.addCleanup(socket.create_connection(("127.0.0.1", server.port)).close)
+            self.assertEqual(server.get("/health").status, 200)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
     def test_a_slow_head_is_refused_in_time(self):
         server = Server("--ctx", 256, "--head-seconds", 1)
         try:

@@ -64,6 +64,11 @@ class Threads {
             if (alone) work();
         }
     }
+    /// An idle connection ends for one that cannot be accepted. A request of this kind is withdrawn once one was.
+    void ask_for_room() {
+        pollfd asked = {crowd_fd_, POLLIN, 0};
+        if (::poll(&asked, 1, 0) == 0) add_one(crowd_fd_);
+    }
     /// Returns once all have ended.
     void wait() {
         std::unique_lock<std::mutex> lock(mutex_);
@@ -191,6 +196,7 @@ struct HttpServer::Impl final : httplib::Server {
             if (error == EBADF || error == EINVAL || error == ENOTSOCK)
                 return Status(cli::Code::io_error,
                               std::string("no connection can be accepted any more: ") + std::strerror(error));
+            if (error == EMFILE || error == ENFILE) threads.ask_for_room();
             if (cli::now() >= next_note) {
                 cli::note(std::string("cannot accept a connection now, trying again: ") + std::strerror(error));
                 next_note = cli::now() + kAcceptNoteSeconds;
