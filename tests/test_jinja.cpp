@@ -355,6 +355,15 @@ TEST_CASE("a template cannot take all time, memory or stack") {
         std::string::npos);
 }
 
+TEST_CASE("a variable is found at the same cost whatever number of others there is") {
+    std::string variables = "{\"first\": 1";
+    for (int i = 0; i < 40000; ++i) variables += ", \"v" + std::to_string(i) + "\": 0";
+    // Steps that grow with the number of variables would end it.
+    const std::string loops =
+        "{% for a in range(100) %}{% for b in range(100) %}{% set c = first %}{% endfor %}{% endfor %}{{ first }}";
+    CHECK(printed(loops, (variables + "}").c_str()) == "1");
+}
+
 TEST_CASE("a template that takes much of anything is given up when it is read") {
     const std::string doubled =
                           "{% set ns = namespace(s='aaaaaaaa', l=['a']) %}{% for i in range(16) %}"

@@ -62,14 +62,7 @@ std::vector<size_t> character_starts(std::string_view text) {
     return starts;
 }
 
-void Run::set(std::string_view name, const Value& value) {
-    for (auto& variable : scopes_.back().names)
-        if (variable.first == name) {
-            variable.second = value;
-            return;
-        }
-    scopes_.back().names.emplace_back(name, value);
-}
+void Run::set(std::string_view name, const Value& value) { scopes_.back().names.insert_or_assign(name, value); }
 
 Result<Marked> Run::run() {
     const DefaultFloatMode mode;  // the prompt must not depend on the caller's
@@ -308,10 +301,9 @@ Value Run::evaluate(const Node& n) {
 
 Value Run::name(std::string_view name) {
     for (size_t i = scopes_.size() - 1;; i = scopes_[i].parent) {
-        const auto& names = scopes_[i].names;
-        n_step_ += (names.size() + 15) / 16;
-        for (size_t k = names.size(); k-- > 0;)
-            if (names[k].first == name) return names[k].second;
+        const auto found = scopes_[i].names.find(name);
+        ++n_step_;
+        if (found != scopes_[i].names.end()) return found->second;
         if (i == 0) break;
     }
     Function f = Function::dict;

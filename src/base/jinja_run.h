@@ -9,6 +9,7 @@
 #include "jinja_value.h"
 
 #include <algorithm>
+#include <map>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -53,8 +54,8 @@ class Run {
   private:
     enum class Flow : uint8_t { next, break_, continue_ };
     struct Scope {
-        std::vector<std::pair<std::string_view, Value>> names;
-        size_t parent = 0;  ///< whose variables it sees beside its own; of the first, itself
+        std::map<std::string_view, Value> names;  ///< a client may give any number
+        size_t parent = 0;                        ///< whose variables it sees beside its own; of the first, itself
     };
     void push_scope(size_t parent) {
         scopes_.emplace_back();
