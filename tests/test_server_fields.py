@@ -35,11 +35,12 @@ class Fields(BaseServer):
                                "response_format": form, "json_schema": SCHEMA, "max_tokens": 3, "stop": "x",
                                "max_completion_tokens": 3, "grammar": "root ::= [a]", "top_logprobs": 1, "n": 2,
                                "messages": USER, "logprobs": True, "n_predict": 3, "tools": [{"type": "function"}],
-                               **of_others},
+                               "reasoning_effort": "low", **of_others},
                    MESSAGES: {"container": "c", "mcp_servers": [{"type": "url"}], "response_format": form,
                               "stop": ["x"], "json_schema": SCHEMA, "grammar": "root ::= [a]", "thread": {},
                               "max_completion_tokens": 3, "max_output_tokens": 3, "n_predict": 3, "n": 2,
-                              "logprobs": True, "top_logprobs": 1, "thinking": {"type": "odd"}, **of_others}}
+                              "logprobs": True, "top_logprobs": 1, "thinking": {"type": "odd"},
+                              "reasoning_effort": "low", **of_others}}
         for path, fields in refused.items():
             for name, value in fields.items():
                 answer = self.server.post(path, {**BODIES[path], name: value})
@@ -97,6 +98,36 @@ class Fields(BaseServer):
                             ({"type": "function", "function": {}}, "tools[0].function.name")):
             self.refused(400, "invalid_request_error", self.server.post(
                 RESPONSES, {**BODIES[RESPONSES], "tools": [tool]}), place + " is missing, expected a string")
+
+    def test_a_tool_has_a_name_of_its_own(self):
+        flat = {"type": "function", "name": "f", "parameters": {}}
+        tool = {"type": "function", "function": {"name": "f"}}
+        for tools, words in (([{"type": "function"}], "tools[0].function.name is missing, expected a string"),
+                             ([{"type": "function", "function": {}}], "tools[0].function.name is missing"),
+                             ([tool, {"function": {"name": ""}}], "tools[1].function.name is empty"),
+                             ([{"function": {"name": 3}}], "tools[0].function.name is 3, expected a string"),
+                             ([flat], "tools[0].function.name is missing, because the tool has the form of /v1/resp"),
+                             ([tool, tool], "tools[1].function.name is 'f', as that of a tool before it"),
+                             ([{**tool, "type": 5}], "tools[0].type is 5, expected a string"),
+                             (["f"], "tools[0] is a string, expected an object")):
+            self.refused(400, "invalid_request_error", self.server.post(
+                CHAT, {**BODIES[CHAT], "tools": tools}), words)
+        self.ok(self.server.post(CHAT, {**BODIES[CHAT], "tools": [{"function": {"name": "f"}}]}))
+        for path, tool in ((RESPONSES, flat), (MESSAGES, {"name": "f", "input_schema": {"type": "object"}})):
+            for tools, words in (([{**tool, "name": ""}], "tools[0].name is empty"),
+                                 ([tool, tool], "tools[1].name is 'f', as that of a tool before it")):
+                answer = self.server.post(path, {**BODIES[path], "tools": tools})
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn(words, answer.json["error"]["message"])
+
+    def test_an_error_names_the_value_that_is_wrong(self):
+        for fields, words in (({"stop": [1]}, "stop[0] is 1, expected a string"),
+                              ({"stop": ["a", None]}, "stop[1] is null, expected a string"),
+                              ({"stop": {}}, "stop is an object, expected a string or a list of strings"),
+                              ({"tool_choice": {"type": "auto"}}, 'of type \'auto\', expected the string "auto"'),
+                              ({"tool_choice": {"type": "none"}}, 'of type \'none\', expected the string "none"'),
+                              ({"tool_choice": {"type": "required"}}, 'expected the string "required"')):
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, {**BODIES[CHAT], **fields}), words)
 
     def test_switches_of_the_template(self):
         """chat_template_kwargs, which /v1/responses and /v1/messages once passed over."""

@@ -322,9 +322,13 @@ const Json* Fields::find(const char* key) const {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+void Fields::fail(const std::string& key, const std::string& what) const {
+    keep(bad_request(path_ + key + " " + what));
+}
+
 void Fields::refuse(const char* key, const std::string& expected) const {
     const Json* found = find(key);
-    keep(bad_request(path_ + key + " is " + (found ? describe(*found) : "missing") + ", expected " + expected));
+    fail(key, "is " + (found ? describe(*found) : "missing") + ", expected " + expected);
 }
 
 bool Fields::asks(const char* key) const {
@@ -396,16 +400,22 @@ bool Fields::text(const char* key, std::string* to) const {
 bool Fields::texts(const char* key, std::vector<std::string>* to) const {
     const Json* found = find(key);
     if (!found) return false;
-    const bool list =
-        found->is_array() && std::all_of(found->begin(), found->end(), [](const Json& j) { return j.is_string(); });
-    if (!list && !found->is_string()) {
+    if (found->is_string()) {
+        to->push_back(found->get<std::string>());
+        return true;
+    }
+    if (!found->is_array()) {
         refuse(key, "a string or a list of strings");
         return false;
     }
-    if (list)
-        for (const Json& one : *found) to->push_back(one.get<std::string>());
-    else
-        to->push_back(found->get<std::string>());
+    for (size_t i = 0; i < found->size(); ++i) {
+        const Json& one = (*found)[i];
+        if (!one.is_string()) {
+            fail(std::string(key) + "[" + std::to_string(i) + "]", "is " + describe(one) + ", expected a string");
+            return false;
+        }
+        to->push_back(one.get<std::string>());
+    }
     return true;
 }
 

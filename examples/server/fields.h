@@ -79,7 +79,9 @@ class Fields {
     bool texts(const char* key, std::vector<std::string>* to) const;
     const Json* object(const char* key) const;
     const Json* list(const char* key) const;
-    /// Keeps a failure about this member.
+    /// Keeps a failure about this member: its path and `what`.
+    void fail(const std::string& key, const std::string& what) const;
+    /// The same, where it has another value than expected.
     void refuse(const char* key, const std::string& expected) const;
     /// Refuses `key` as not supported if it asks for something. instead: what the client can do, as in "leave it out".
     void refuse_wish(const char* key, const std::string& instead) const;

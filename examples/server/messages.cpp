@@ -147,6 +147,7 @@ class MessagesReader {
         for (const char* key : {"max_completion_tokens", "max_output_tokens", "n_predict"})
             fields.refuse_wish(key, "use max_tokens");
         fields.refuse_wish("stop", "use stop_sequences");
+        fields.refuse_wish("reasoning_effort", "use thinking");
         for (const char* key : {"grammar", "logprobs", "top_logprobs"})
             fields.refuse_wish(key, "use /v1/chat/completions");
         refuse_extensions(fields, "output_config.format");
@@ -243,14 +244,14 @@ class MessagesReader {
 
     /// Tools that a server would run itself (web search) are left out: there is none here.
     void read_tools(const Json& tools, Conversation* to) {
+        std::set<std::string> names;
         for (size_t i = 0; i < tools.size() && failure_.ok(); ++i) {
             const std::string path = "tools[" + std::to_string(i) + "]";
             if (!tools[i].is_object()) return fail(path + " is " + describe(tools[i]) + ", expected an object");
             if (!tools[i].contains("input_schema")) continue;
-            std::string name, description;
+            std::string description;
             const Fields fields(tools[i], path + ".", &failure_);
-            if (!fields.text("name", &name)) fields.refuse("name", "a string");
-            Json function = {{"name", name}};
+            Json function = {{"name", read_tool_name(fields, &names)}};
             if (fields.text("description", &description)) function["description"] = description;
             if (const Json* schema = fields.object("input_schema")) function["parameters"] = *schema;
             to->tools.push_back({{"type", "function"}, {"function", function}});

@@ -204,7 +204,11 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
         return;
     }
     std::string type = "function";
-    if (fields.inside(*choice, "tool_choice.").text("type", &type) && type != "function")
+    fields.inside(*choice, "tool_choice.").text("type", &type);
+    if (type == "auto" || type == "none" || type == "required")
+        fields.keep(
+            bad_request("tool_choice is an object of type '" + type + "', expected the string \"" + type + '"'));
+    if (type != "function")
         fields.keep(
             not_supported("tool_choice of type '" + type +
                           "' is not available; offer only the tools that may be called, with auto or required"));
@@ -214,9 +218,26 @@ void read_tool_choice(const Fields& fields, Conversation* to) {
 namespace {
 
 /// Tools of other types, which OpenAI would run or parse, are left out as they are in the other protocols.
-bool may_be_function(const Json& tool) {
-    const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
-    return !type.is_string() || type == "function";
+void read_tools(const Json& tools, const Fields& fields, Json* to) {
+    std::set<std::string> names;
+    for (size_t i = 0; i < tools.size(); ++i) {
+        const std::string path = "tools[" + std::to_string(i) + "]";
+        if (!tools[i].is_object())
+            return fields.keep(bad_request(path + " is " + describe(tools[i]) + ", expected an object"));
+        const Fields tool = fields.inside(tools[i], path + ".");
+        std::string type = "function";
+        tool.text("type", &type);
+        if (type != "function") continue;
+        const Json* function = tool.object("function");
+        if (function)
+            read_tool_name(tool.inside(*function, "function."), &names);
+        else
+            tool.fail("function.name", tool.find("name")
+                                           ? "is missing, because the tool has the form of /v1/responses; expected "
+                                             R"({"type": "function", "function": {"name": ...}})"
+                                           : "is missing, expected a string");
+        to->push_back(tools[i]);
+    }
 }
 
 /// Without the beginning of its turn the model would not reply. path: of the fields, for messages.
@@ -238,6 +259,17 @@ void refuse_foreign(const Fields& fields) {
 
 }  // namespace
 
+std::string read_tool_name(const Fields& function, std::set<std::string>* known) {
+    std::string name;
+    if (!function.text("name", &name))
+        function.refuse("name", "a string");
+    else if (name.empty())
+        function.fail("name", "is empty, expected the name of a function");
+    else if (!known->insert(name).second)
+        function.fail("name", "is '" + name + "', as that of a tool before it; expected a name of its own");
+    return name;
+}
+
 void refuse_functions(const Fields& fields) {
     fields.refuse_wish("functions", R"(tools replaced them: send each as {"type": "function", "function": ...})");
     const Json* call = fields.find("function_call");
@@ -258,8 +290,7 @@ Failure read_conversation(const Json& body, Conversation* to) {
         to->messages = *messages;
     else
         fields.refuse("messages", "a list");
-    if (const Json* tools = fields.list("tools"))
-        std::copy_if(tools->begin(), tools->end(), std::back_inserter(to->tools), may_be_function);
+    if (const Json* tools = fields.list("tools")) read_tools(*tools, fields, &to->tools);
     refuse_foreign(fields);
     read_template_switches(fields, to);
     std::string effort;

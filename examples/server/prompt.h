@@ -4,6 +4,8 @@
 // Thread  any.
 // Tests   tests/test_server_openai.py, tests/test_server_fields.py
 #pragma once
+#include <set>
+
 #include "engine.h"
 
 namespace server {
@@ -40,6 +42,9 @@ void read_template_switches(const Fields& fields, Conversation* to);
 void refuse_functions(const Fields& fields);
 /// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.
 void read_tool_choice(const Fields& fields, Conversation* to);
+/// Reads the name of a function, which the model calls it by: a tool without one, or two of one name, could not be
+/// called. known: the names of the tools before it.
+std::string read_tool_name(const Fields& function, std::set<std::string>* known);
 /// Adds a text after a blank line, where there is something on both sides of it.
 void append_paragraph(std::string* to, const std::string& text);
 /// Adds a block of thinking to a message of the assistant.

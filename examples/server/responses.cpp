@@ -284,14 +284,14 @@ class ItemReader {
 /// Functions. Tools of other types, which OpenAI would run, are left out: refusing them would refuse the agents that
 /// offer them to every server.
 void read_tools(const Json& tools, const Fields& fields, Conversation* to) {
+    std::set<std::string> names;
     for (size_t i = 0; i < tools.size(); ++i) {
         if (!tools[i].is_object() || tools[i].value("type", Json()) != "function") continue;
         const auto inner = tools[i].find("function");  // as in chat completions
         const bool nested = inner != tools[i].end() && inner->is_object();
         const Fields tool =
             fields.inside(nested ? *inner : tools[i], "tools[" + std::to_string(i) + (nested ? "].function." : "]."));
-        std::string name;
-        if (!tool.text("name", &name)) tool.refuse("name", "a string");
+        read_tool_name(tool, &names);
         Json function = Json::object();
         for (const char* key : {"name", "description", "parameters"})
             if (const Json* found = tool.find(key)) function[key] = *found;
@@ -346,6 +346,7 @@ void refuse_unsupported(const Fields& fields) {
         fields.refuse_wish(key, "use max_output_tokens");
     for (const char* key : {"stop", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");
     fields.refuse_wish("messages", "use input");
+    fields.refuse_wish("reasoning_effort", "use reasoning.effort");
     refuse_choices(fields);
     refuse_functions(fields);
 }
