@@ -273,6 +273,9 @@ class Chat(BaseServer):
         ids = self.ok(self.server.post("/tokenize", {"content": "2026-03-14 08:00 Pump-3"}))["tokens"]
         same = self.ok(self.server.post("/completion", {"prompt": ids, "n_predict": 8}))
         self.assertEqual((same["content"], same["stop_type"]), (text, "limit"))
+        for limit, n in (({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": -1}, 48), ({"n_predict": -1}, 48)):
+            usage = self.ok(self.server.post("/v1/completions", {"prompt": [65] * 2000, **limit}))["usage"]
+            self.assertEqual(usage["completion_tokens"], n, limit)
         for prompt in ("", [], [8192], [-1], 3, None, [1, "a"]):
             self.refused(400, "invalid_request_error", self.server.post("/v1/completions", {"prompt": prompt}))
         for prompt in (["a", "b"], [[1], [2]]):

@@ -156,10 +156,10 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
 
 HttpAnswer completions(Service& s, const HttpRequest& r) {
     GenerationRequest request;
+    request.n_max = 16;  // OpenAI's default: a text has no end of its own
     StreamOptions stream;
     const Failure failure = read_text(s, r, &request, &stream);
     if (!failure.ok()) return failed(failure);
-    if (request.n_max < 0) request.n_max = 16;  // OpenAI's default: a text has no end of its own
     return generate(s.engine, std::move(request), std::make_shared<TextProtocol>(s, stream), stream.stream, r);
 }
 
