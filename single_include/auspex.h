@@ -529,7 +529,7 @@ typedef struct auspex_plan_totals {
     uint64_t total_bytes;      /* weights and session */
     uint64_t pinned_bytes;     /* the part of the total that the limit does not count */
     uint64_t checkpoint_bytes; /* of the session, in host memory */
-    uint64_t kv_token_bytes;   /* added by each further token of n_context */
+    uint64_t kv_token_bytes;   /* added by each further token of n_context, from the largest window + n_ubatch on */
     uint64_t limit_bytes;      /* 0: not known */
 } auspex_plan_totals;
 

@@ -922,8 +922,8 @@ struct MemoryItem {
 };
 /// A change of options and what it would take.
 struct MemoryAlternative {
-    std::string what;  ///< "keys and values in q8_0"
-    uint64_t total_bytes = 0;
+    std::string what;          ///< "keys and values in q8_0"
+    uint64_t total_bytes = 0;  ///< that the limit counts
     bool fits = false;
 };
 /// What a model and one session on it take.
@@ -938,7 +938,9 @@ struct MemoryPlan {
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
     uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, apart from checkpoints
     uint64_t checkpoint_bytes = 0;     ///< of session_bytes: SessionOptions::checkpoint_bytes, in host memory
-    uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
+    /// Added by each further token of n_context in layers that see everything. A layer with a window grows, too, while
+    /// n_context is less than window + n_ubatch.
+    uint64_t kv_token_bytes = 0;
     /// memory_limit_bytes, on a GPU less what other models and sessions hold; without a limit, the free memory and what
     /// the loaded model holds; 0: not known.
     uint64_t limit_bytes = 0;
@@ -959,7 +961,7 @@ constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 struct SessionOptions {
     uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units, if the
-    /// session fits and kv_budget_bytes is 0; else 512. Values below 64 may change logits in their last bits.
+    /// session fits and kv_budget_bytes is 0; else 512. Values below 80 may change logits in their last bits.
     uint32_t n_ubatch = 0;
     /// On a GPU, products of prompts (ten rows and more) round activations and weights to halves, and attention on
     /// matrix units rounds as well. With exact_prompts they do not: products use two halves for each value, attention

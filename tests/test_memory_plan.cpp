@@ -577,3 +577,50 @@ TEST_CASE("what does not fit is rejected with alternatives, and every alternativ
     CHECK(plan_of(model, o).alternatives[0].what == "no checkpoints");
     CHECK(plan_of(model, o).alternatives[0].total_bytes == plan.total_bytes);
 }
+
+TEST_CASE("each alternative takes less than the one before, apart from the shorter context") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    SessionOptions o;
+    o.n_context = 1200;
+    o.n_ubatch = 1024;  // a window of 1024 rows is then as long as the context, and has sinks beside it
+    o.checkpoint_bytes = 0;
+    const uint64_t needed = plan_of(load(open_device(nullptr), bytes), o).total_bytes;
+    const std::vector<MemoryAlternative> all = plan_of(load(open_device(nullptr, needed - 1), bytes), o).alternatives;
+    REQUIRE(all.size() > 3);
+    for (size_t i = 1; i + 1 < all.size(); ++i) CHECK_MESSAGE(all[i].total_bytes < all[i - 1].total_bytes, all[i].what);
+    CHECK(all.back().what.find("a context of ") == 0);
+}
+
+TEST_CASE("on a GPU no alternative gives up checkpoints, and a shortage is told in the bytes that the limit counts") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    SessionOptions o;
+    o.n_context = 4096;
+    o.n_ubatch = 128;
+    const MemoryPlan roomy = plan_of(load(test::open_device(options), bytes), o);
+    REQUIRE(roomy.checkpoint_bytes > 0);
+    CHECK(roomy.pinned_bytes == roomy.checkpoint_bytes);
+    const uint64_t counted = roomy.total_bytes - roomy.pinned_bytes;
+    options.memory_limit_bytes = static_cast<size_t>(counted - 1);
+    const Model model = load(test::open_device(options), bytes);
+    const MemoryPlan plan = plan_of(model, o);
+    REQUIRE(plan.alternatives.size() > 3);
+    CHECK(plan.alternatives[0].what == "keys and values in q8_0");
+    CHECK(plan.alternatives[0].fits);
+    for (const MemoryAlternative& a : plan.alternatives) CHECK(a.what.find("checkpoints") == std::string::npos);
+    const Status s = Session::create(model, o).status();
+    CHECK(s.code == Code::out_of_memory);
+    const std::string told = "the model (" + std::to_string(roomy.weight_bytes) + " bytes) and this session (" +
+                             std::to_string(roomy.session_bytes - roomy.checkpoint_bytes) + ") take " +
+                             std::to_string(counted) + " bytes (";
+    CHECK_MESSAGE(s.text.find(told) == 0, s.text);
+    CHECK_MESSAGE(s.text.find("), beside " + std::to_string(roomy.pinned_bytes) +
+                              " bytes of the host's memory that the limit does not count; memory_limit_bytes is " +
+                              std::to_string(counted - 1) + "; these options") != std::string::npos,
+                  s.text);
+    SessionOptions q8 = o;
+    q8.kv_k = q8.kv_v = KvType::q8_0;
+    CHECK(Session::create(model, q8).ok());  // with its checkpoints
+}

@@ -424,6 +424,7 @@ static void call_everything(Session& s, const Snapshot& snapshot, const std::vec
     CHECK(s.score(ids, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
     CHECK(s.score_mtp(ids, 1, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
     CHECK(s.profile().status().text.find("a callback of this session") != std::string::npos);
+    CHECK(s.profile().status().text.find("only history(), stats() and cancel() may be called") != std::string::npos);
     CHECK(s.count_step(1).status().text.find("a callback of this session") != std::string::npos);
     s.clear_stats();
     CHECK(s.stats().rows_prefilled > 0);  // as before

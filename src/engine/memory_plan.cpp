@@ -20,7 +20,7 @@ namespace {
 
 using namespace detail;
 
-constexpr uint32_t kDefaultContext = 4096, kMaxContext = 1u << 24, kMaxUbatch = 4096;
+constexpr uint32_t kDefaultContext = 4096, kMaxUbatch = 4096;
 constexpr uint32_t kBudgetSinks = 4, kMinWindowWithFull = 1024, kMinWindow = 64;
 
 Type type_of(KvType t) {
@@ -142,6 +142,9 @@ void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t b
     if (bytes != 0) items->push_back({std::move(what), layer, bytes, place});
 }
 
+/// What of a plan the limit counts.
+uint64_t counted_bytes(const MemoryPlan& m) { return m.total_bytes - m.pinned_bytes; }
+
 /// Items and sums of one set of options.
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
@@ -190,7 +193,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
     m.limit_bytes = limit_of(model);
-    m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
+    m.fits = m.limit_bytes == 0 || counted_bytes(m) <= m.limit_bytes;
     return m;
 }
 
@@ -253,78 +256,79 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
-/// Fills m->alternatives with options that need less memory, from the smallest change to the largest. Each includes the
-/// changes before it.
+/// Fills m->alternatives with options that need less of what the limit counts, from the smallest change to the largest.
+/// Each includes the changes before it, apart from experts in system memory and a shorter context, which stand alone.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_full = {};
     const Plan* plan = &model.plan;
-    Plan bare;
-    auto offer = [&](std::string what) {
-        Result<MemoryPlan> r = measure(model, *plan, o);
-        if (!r.ok()) return;
-        const uint64_t bytes = r.value().total_bytes - r.value().pinned_bytes;
-        if (bytes >= m->total_bytes - m->pinned_bytes) return;
-        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // saved nothing
-        m->alternatives.push_back({std::move(what), bytes, r.value().fits});
-    };
-    std::string so_far;
-    auto step = [&](const std::string& what) {
-        so_far += (so_far.empty() ? "" : ", ") + what;
-        offer(so_far);
-    };
     SessionOptions defaults = o;
     ContextOptions context;
     std::string rule;
     if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
+    uint64_t min_bytes = counted_bytes(*m);
+    std::string so_far;
+    // Offers the changes before it and this one. It is kept where less counts than with those before it.
+    auto step = [&](const std::string& before, const std::string& what, const SessionOptions& changed, const Plan* on) {
+        Result<MemoryPlan> r = measure(model, *on, changed);
+        if (!r.ok() || counted_bytes(r.value()) >= min_bytes) return;
+        min_bytes = counted_bytes(r.value());
+        o = changed;
+        plan = on;
+        so_far = before + (before.empty() ? "" : ", ") + what;
+        m->alternatives.push_back({so_far, min_bytes, r.value().fits});
+    };
     // Experts in system memory change only the speed, so offer them first.
-    Plan on_host;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
-        on_host = *plan;
+        Plan on_host = *plan;
         keep_experts_on_host(on_host, n_layer);
-        plan = &on_host;
-        offer(say("the experts of all ", n_layer, " layers in the system's memory (host_expert_layers)"));
-        plan = &model.plan;
+        Result<MemoryPlan> r = measure(model, on_host, o);
+        if (r.ok() && counted_bytes(r.value()) < min_bytes)
+            m->alternatives.push_back(
+                {say("the experts of all ", n_layer, " layers in the system's memory (host_expert_layers)"),
+                 counted_bytes(r.value()), r.value().fits});
     }
-    if (o.checkpoint_bytes != 0) {
-        o.checkpoint_bytes = 0;
-        step("no checkpoints");
-    }
+    SessionOptions next = o;
+    next.checkpoint_bytes = 0;
+    step(so_far, "no checkpoints", next, plan);
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
     if (wide(o.kv_k) || wide(o.kv_v)) {
-        o.kv_k = o.kv_v = KvType::q8_0;
-        step("keys and values in q8_0");
+        next = o;
+        next.kv_k = next.kv_v = KvType::q8_0;
+        step(so_far, "keys and values in q8_0", next, plan);
     }
-    if (!plan->mtp.empty()) {
-        if (without_mtp(model, &bare).ok()) {
-            plan = &bare;
-            o.windows = trunk_windows(bare, o.windows);
-            o.draft.source = Draft::off;
-            step("the draft block left out");
-        }
+    Plan bare;
+    if (!plan->mtp.empty() && without_mtp(model, &bare).ok()) {
+        next = o;
+        next.windows = trunk_windows(bare, o.windows);
+        next.draft.source = Draft::off;
+        step(so_far, "the draft block left out", next, &bare);
     }
+    // Each window takes the place of the one before.
+    const std::string before_windows = so_far;
     for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
         if (window >= defaults.n_context) continue;
-        o.kv_budget_bytes = 0;
+        next = o;
+        next.kv_budget_bytes = 0;
+        next.windows.clear();
         // Never wider than the windows in effect.
-        std::vector<LayerWindow> windows;
         for (const LayerWindow& w : m->windows) {
-            if (w.layer >= plan->n_layer) continue;
+            if (w.layer >= plan->n_layer && plan->mtp.empty()) continue;
             const bool narrower = w.window != 0 && w.window <= window;
-            windows.push_back({w.layer, narrower ? w.window : window, narrower ? w.sinks : kBudgetSinks});
+            next.windows.push_back({w.layer, narrower ? w.window : window, narrower ? w.sinks : kBudgetSinks});
         }
-        o.windows = windows;
-        offer(so_far + say(so_far.empty() ? "" : ", ", "windows of ", window, " rows in every layer"));
+        step(before_windows, say("windows of ", window, " rows in every layer"), next, plan);
     }
-    so_far += say(so_far.empty() ? "" : ", ", "windows of 256 rows in every layer");
     if (defaults.n_ubatch > 64) {
-        o.n_ubatch = 64;
-        step("n_ubatch 64");
+        next = o;
+        next.n_ubatch = 64;
+        step(so_far, "n_ubatch 64", next, plan);
     }
     if (o.kv_k != KvType::q4_0) {
-        o.kv_k = o.kv_v = KvType::q4_0;
-        step("keys and values in q4_0 instead");
+        next = o;
+        next.kv_k = next.kv_v = KvType::q4_0;
+        step(so_far, "keys and values in q4_0 instead", next, plan);
     }
     // The longest context that fits with nothing else changed.
     if (m->limit_bytes == 0) return;
@@ -338,7 +342,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         if (r.value().fits || n <= 256) {
             m->alternatives.push_back(
                 {say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"),
-                 r.value().total_bytes - r.value().pinned_bytes, r.value().fits});
+                 counted_bytes(r.value()), r.value().fits});
             break;
         }
     }
@@ -551,14 +555,20 @@ Status reserve_session(const Model::Impl& model, SessionOptions* options, Reserv
         AUSPEX_TRY(measure(model, model.plan, *options).get(m));
         if (!m.fits) {
             build_alternatives(model, *options, &m);
-            return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (",
-                        m.session_bytes, ") take ", m.total_bytes, " bytes (", mib(m.total_bytes), "), ",
+            // As the limit counts them: experts in system memory and a GPU's checkpoints are beside it.
+            const uint64_t checkpoints = cpu ? 0 : m.checkpoint_bytes, n_byte = counted_bytes(m);
+            return fail(Code::out_of_memory, "the model (", m.weight_bytes - (m.pinned_bytes - checkpoints),
+                        " bytes) and this session (", m.session_bytes - checkpoints, ") take ", n_byte, " bytes (",
+                        mib(n_byte), "), ",
+                        m.pinned_bytes == 0 ? ""
+                                            : say("beside ", m.pinned_bytes,
+                                                  " bytes of the host's memory that the limit does not count; "),
                         given == 0               ? "the system has room for "
                         : given == m.limit_bytes ? "memory_limit_bytes is "
                                                  : "memory_limit_bytes less what others hold is ",
                         m.limit_bytes, describe_alternatives(m));
         }
-        if (cpu || to->take(model.device, m.total_bytes - m.pinned_bytes - model.reserved.bytes())) return {};
+        if (cpu || to->take(model.device, counted_bytes(m) - model.reserved.bytes())) return {};
         // Another thread has taken that memory since: what is left decides.
     }
 }

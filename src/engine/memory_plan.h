@@ -13,6 +13,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+constexpr uint32_t kMaxContext = 1u << 24;  ///< of SessionOptions::n_context
+
 /// "1.5 MiB".
 std::string mib(uint64_t bytes);
 

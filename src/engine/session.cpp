@@ -17,7 +17,8 @@ Status Session::Impl::Call::status() const {
     if (impl_) return {};
     return empty_ ? Status(Code::bad_argument, "the Session was never created; call Session::create first")
                   : Status(Code::bad_argument,
-                           "a callback of this session called it; only history() and stats() may be called from one");
+                           "a callback of this session called it; only history(), stats() and cancel() may be called "
+                           "from one");
 }
 
 // -------------------------------------------------------------------------------------- opening
