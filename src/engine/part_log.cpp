@@ -158,12 +158,12 @@ Status LogReader::open(const char* path) {
     return damaged(file_, "it is cut short before its first save ends, or that save's index does not fit its checksum");
 }
 
-bool LogReader::intact(const LogPart& part, std::byte* buffer) const {
+bool LogReader::intact(const LogPart& part, Span<std::byte> buffer) const {
     Checksum sum;
     for (uint64_t at = 0; at < part.bytes;) {
-        const uint64_t n = std::min<uint64_t>(kLogBuffer, part.bytes - at);
-        if (!file_.try_read(part.at + at, buffer, n)) return false;
-        sum.add(buffer, static_cast<size_t>(n));
+        const uint64_t n = std::min<uint64_t>(buffer.size(), part.bytes - at);
+        if (!file_.try_read(part.at + at, buffer.data(), n)) return false;
+        sum.add(buffer.data(), static_cast<size_t>(n));
         at += n;
     }
     return sum.value() == part.checksum;
@@ -180,14 +180,15 @@ Result<size_t> LogReader::n_intact(bool together) {
     if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
     struct Job {
         LogReader& log;
-        std::vector<std::byte> buffers;
         std::atomic<size_t> next, damaged;
-    } job{*this, std::vector<std::byte>(pool->n_thread() * kLogBuffer), {0}, {parts_.size()}};
+    } job{*this, {0}, {parts_.size()}};
     pool->run(
-        [](void* context, uint32_t i_thread, uint32_t) {
+        [](void* context, uint32_t i_thread, uint32_t n_thread) {
             Job& j = *static_cast<Job*>(context);
+            const size_t n_byte = j.log.buffer_.size() / n_thread;  // each has a part of the one buffer
+            const Span<std::byte> buffer(j.log.buffer_.data() + i_thread * n_byte, n_byte);
             for (size_t i; (i = j.next++) < j.damaged;)
-                if (!j.log.intact(j.log.parts_[i], j.buffers.data() + i_thread * kLogBuffer))
+                if (!j.log.intact(j.log.parts_[i], buffer))
                     for (size_t known = j.damaged; i < known && !j.damaged.compare_exchange_weak(known, i);) {
                     }
         },

@@ -61,7 +61,7 @@ class LogReader {
   private:
     Status read_head(uint64_t size);
     bool read_commit(uint64_t at, uint64_t bytes);
-    bool intact(const LogPart& part, std::byte* buffer) const;
+    bool intact(const LogPart& part, Span<std::byte> buffer) const;
     Result<size_t> n_intact(bool together);
     Result<bool> find_commit(uint64_t size);
     void scan(uint64_t size);
