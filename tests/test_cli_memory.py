@@ -118,6 +118,8 @@ class Plans(BaseMemory):
         self.assertEqual(kv[1] - kv[0], 4096 * small["kv_token_bytes"])
         windowed = self.plan("--ctx", 1000000, "--window", "all:1024")
         self.assertEqual(windowed["kv_token_bytes"], 0)
+        text = self.done("inspect", "--device", "cpu", "--plan")
+        self.assertIn("session, taken when it is created; later only the tokens of earlier prompts (", text)
 
     def test_the_memory_of_drafting_is_listed_apart(self):
         off, on = self.plan("--draft", "off"), self.plan()

@@ -113,10 +113,11 @@ std::string plan_text(const auspex::MemoryPlan& plan) {
         out += row;
     };
     line(plan.weight_bytes, "weights, taken when the model is loaded");
-    line(plan.session_bytes, "session, taken when it is created; nothing after that");
+    line(plan.session_bytes, plan.checkpoint_bytes == 0
+                                 ? "session, taken when it is created; nothing after that"
+                                 : "session, taken when it is created; later only the tokens of earlier prompts");
     line(plan.total_bytes, "in all");
-    if (plan.pinned_bytes != 0)
-        line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
+    if (plan.pinned_bytes != 0) line(plan.pinned_bytes, "of it in the host's memory, beside the limit");
     if (plan.draft_weight_bytes != 0) line(plan.draft_weight_bytes, "of the weights: the MTP block");
     if (plan.draft_session_bytes != 0) {
         std::snprintf(row, sizeof row, "of the session: drafting, at any depth; %.2f %% of the weights",
