@@ -202,6 +202,10 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
     return Answer();
 }
 
+static Answer out_of_range(const char* name, float found, const char* expected) {
+    return bad(std::string("sampling.") + name + " is " + std::to_string(found) + ", expected " + expected);
+}
+
 Answer sampling(const auspex_sampling* given, Sampling* to) {
     auspex_sampling from;
     AUSPEX_C_TRY(read(given, &from, "auspex_sampling"));
@@ -217,6 +221,10 @@ Answer sampling(const auspex_sampling* given, Sampling* to) {
     for (const auspex_logit_bias& b : bias) to->logit_bias.push_back({b.id, b.bias});
     to->temperature = from.temperature;
     to->top_k = from.top_k;
+    // Here, other than in Sampling, 0 is a value of these two. Written so that a NaN fails too.
+    if (!(from.top_p >= 0 && from.top_p <= 1)) return out_of_range("top_p", from.top_p, "0 (all) or up to 1");
+    if (!(from.repeat_penalty >= 0 && from.repeat_penalty <= 100))
+        return out_of_range("repeat_penalty", from.repeat_penalty, "0 (none) or up to 100");
     if (from.top_p != 0) to->top_p = from.top_p;
     to->min_p = from.min_p;
     if (from.repeat_penalty != 0) to->repeat_penalty = from.repeat_penalty;
