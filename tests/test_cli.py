@@ -545,6 +545,13 @@ class Logits(BaseCli):
             self.done("logits", "--ids", self.IDS, "--mtp", depth, "--mtp-out", path)
             self.assertEqual(len(self.rows(path)), 10 - depth)
 
+    def test_no_chosen_row_is_left_out(self):
+        path = os.path.join(self.folder, "mtp.f32")
+        run = ["logits", "--ids", self.IDS, "--mtp", 2, "--mtp-out", path, "--rows"]
+        self.refused(2, "bad_argument", "--rows has 8, but at --mtp 2 the rows of 10 ids are 0 .. 7", run=[*run, "0,8"])
+        self.done(*run, "7,0")
+        self.assertEqual(len(self.rows(path)), 2)
+
     def test_mtp_predicts_a_log_it_knows(self):
         ids = json.loads(self.done("tokenize", "-p", LOG * 3))
         path = os.path.join(self.folder, "mtp.f32")

@@ -122,6 +122,15 @@ class Arguments(BaseCli):
             self.refused(2, "bad_argument", f"--memory-limit {size}: expected", run=["run", "-p", "x",
                                                                                    f"--memory-limit={size}"])
 
+    def test_a_text_that_the_context_cuts_says_so(self):
+        n = len(json.loads(self.done("tokenize", "-p", "x")))
+        for more, words in ((0, b"the context is full after 0 tokens; give a larger --ctx"),
+                            (2, b"the context is full after 2 tokens; give a larger --ctx"), (3, None)):
+            r = auspex("run", "-p", "x", "-n", 3, "--ignore-end", "--ctx", n + more)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertEqual(b"is full" in r.stderr, words is not None, r.stderr)
+            self.assertIn(words or b"", r.stderr)
+
     def test_whole_numbers_are_decimal(self):
         o = self.run_json("-p", LOG, "-n", "010", "--threads", "01", "--top-k", "08", "--seed", "00", "--ctx", "0100")
         self.assertEqual(o["tokens"], 10)

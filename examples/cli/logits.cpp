@@ -67,9 +67,7 @@ struct Wanted {
     }
     void some(const std::vector<Token>& rows, size_t n) {
         places.assign(n, {});
-        size_t place = 0;
-        for (const Token r : rows)
-            if (static_cast<size_t>(r) < n) places[static_cast<size_t>(r)].push_back(place++);
+        for (size_t place = 0; place < rows.size(); ++place) places[static_cast<size_t>(rows[place])].push_back(place);
     }
 };
 
@@ -90,15 +88,20 @@ Status logits(const LogitsOptions& o) {
     s = read_ids(o.ids, on.model.info().n_vocab).get(ids);
     if (!s.ok()) return s;
     if (ids.empty()) return Status(Code::bad_argument, "the list of ids is empty, expected at least one");
+    const size_t depth = static_cast<size_t>(o.mtp);
     const bool some = o.rows_given->count() > 0;
     if (some) {
         s = read_list(o.rows, "rows", static_cast<int64_t>(ids.size()) - 1).get(rows);
         if (!s.ok()) return s;
     }
-    const size_t depth = static_cast<size_t>(o.mtp);
     if (mtp && ids.size() <= depth)
         return Status(Code::bad_argument, "--mtp " + std::to_string(depth) + " needs at least " +
                                               std::to_string(depth + 1) + " ids, found " + std::to_string(ids.size()));
+    for (const Token r : rows)
+        if (mtp && static_cast<size_t>(r) >= ids.size() - depth)
+            return Status(Code::bad_argument, "--rows has " + std::to_string(r) + ", but at --mtp " +
+                                                  std::to_string(depth) + " the rows of " + std::to_string(ids.size()) +
+                                                  " ids are 0 .. " + std::to_string(ids.size() - depth - 1));
 
     auspex::SessionOptions options;
     options.n_context = static_cast<uint32_t>(ids.size());

@@ -130,6 +130,8 @@ Status run(const RunOptions& o, int* exit_code) {
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     const std::optional<double> decode_tps = made.decode_tps();
     if (stream) {
+        if (made.stop_reason == "context" && (o.generate.n >= 0 || made.ids.empty()))
+            note("the context is full after " + std::to_string(made.ids.size()) + " tokens; give a larger --ctx");
         char rate[32] = "";
         if (decode_tps) std::snprintf(rate, sizeof rate, ", %.1f/s", *decode_tps);
         if (stderr_is_terminal() || o.place.verbose)
