@@ -88,6 +88,19 @@ class BenchRows(BaseBench):
         self.refused(["layer 3 sees everything", "fewer than 2066 rows", "--window all:516+4"],
                      "--long", 2000, "--window", "all:4096+4", "--json")
 
+    def test_a_long_text_is_not_decoded_past_its_next_stop(self):
+        self.assertEqual([r["tokens"] for r in self.json("--long", 1010)["long"]], [1010])
+        self.assertEqual([r["tokens"] for r in self.json("--long", 1010, "-n", 9)["long"]], [1000, 1010])
+
+    def test_steps_of_rows_have_the_windows_and_formats_asked_for(self):
+        for words, *options in ((["a window for layer 99", "3, 7"], "--window", "99:64"),
+                                (["--kv-budget is 1000, but keys and values take at least"], "--kv-budget", 1000),
+                                (["--kv-type q9"], "--kv-type", "q9"), (["--ubatch 0"], "--ubatch", 0)):
+            self.refused(words, "--rows", "1", *options, "--json")
+        o = self.json("--rows", "1,2", "--repeat", 1, "--depth", 300, "--window", "all:64+4", "--kv-type", "q8_0",
+                      "--ubatch", 100)
+        self.assertEqual([r["rows"] for r in o["step"]], [1, 2])
+
     def test_the_cpu_has_no_profile_and_says_so(self):
         self.refused(["Vulkan"], "--profile", "--json", code="unsupported")
 
@@ -184,7 +197,19 @@ class BenchRefuses(BaseBench):
                 self.refused([], *arguments, "--json")
         self.refused(["the list of rows has 9, expected 1 .. 8"], "--rows", "1,9")
 
+    def test_more_rows_of_context_than_a_session_has(self):
+        for words, *options in ((["--depth, and -n for each of --repeat: in all 4294967307 rows", "at most 16777216"],
+                                 "--depth", 9, "-n", 1 << 24, "--repeat", 256),
+                                (["--context and, for each depth of --mtp, -n for each of --repeat: in all "],
+                                 "--mtp", 1, "-n", 1 << 24, "--repeat", 127),
+                                (["--long, and -n at each power of ten: in all 67108899 rows"], "--long", (1 << 26) - 1,
+                                 "-n", 5),
+                                (["the longest request of --replay: in all 8589"], "--replay", "loop", "--prefix", 9,
+                                 "--steps", 512, "--append", 1 << 24, "--requests", 1)):
+            self.refused(words, *options, "--json")
+
     def test_probabilities_out_of_range(self):
+        self.refused(["--synth-accept is 0.000000", "and not 0"], "--mtp", "1", "--synth-accept", 0)
         self.refused(["0 .. 1"], "--mtp", "1", "--synth-accept", "1.5")
         for chances in ("0.5,", "x", "0", "1.2", "0.5 0.6"):
             self.refused(["--synth-phases has", "0.95,0.35"], "--controller", "--synth-phases", chances)

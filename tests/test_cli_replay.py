@@ -97,6 +97,17 @@ class ReplayOnAModel(BaseReplay):
         self.assertEqual(o["each"][2]["sync"]["reason"], "resumed")
         self.assertGreater(o["peak_bytes"], 0)
 
+    def test_a_file_of_the_session_is_checked_first_and_written_without_a_step_too(self):
+        there = self.file("there", "mine")
+        self.refused(["'" + there + "' exists"], "--replay", "loop", *self.LOOP, "--session-file", there, "-m",
+                     os.path.join(self.folder, "no-model"))
+        with open(there, encoding="utf-8") as f:
+            self.assertEqual(f.read(), "mine")
+        path = os.path.join(self.folder, "session")
+        o = self.json("--replay", "loop", *self.LOOP, "--requests", 1, "--session-file", path)
+        self.assertGreater(o["loop"]["file_bytes"], 0)
+        self.assertFalse(os.path.exists(path))
+
     def test_policies_compute_what_the_dry_replay_says(self):
         path = self.csv("0,0,0,0,200,5,9", "1,1,0,0,150,5,9", "0,2,1,205,70,5,9", "1,3,1,100,90,5,9",
                         "0,4,2,205,60,5,0")

@@ -7,6 +7,7 @@
 #include "bench_controller.h"
 #include "bench_masks.h"
 #include "bench_trace.h"
+#include "engine/memory_plan.h"
 #include "engine/session.h"
 #include "machine/cpu/kernels.h"
 #include "examples/cli/platform.h"
@@ -44,6 +45,12 @@ Status measure(int64_t n, Times* to, const std::function<Status()>& work) {
         to->s.push_back(now() - start);
     }
     return {};
+}
+
+Result<uint32_t> context_rows(uint64_t n, const char* asked_by) {
+    if (n <= detail::kMaxContext) return static_cast<uint32_t>(n);
+    return Status(Code::bad_argument, std::string(asked_by) + ": in all " + std::to_string(n) +
+                                          " rows of context, expected at most " + std::to_string(detail::kMaxContext));
 }
 
 void Bench::say(const char* format, ...) const {
@@ -92,16 +99,17 @@ Status Bench::open() {
     return {};
 }
 
-Result<auspex::Session> Bench::session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft,
-                                       std::vector<auspex::DraftCycle>* cycles) {
+Result<auspex::Session> Bench::session(const WindowFlags& window, uint64_t n_context, const char* asked_by,
+                                       const auspex::DraftOptions& draft, std::vector<auspex::DraftCycle>* cycles) {
     auspex::SessionOptions options;
+    Status s = context_rows(n_context, asked_by).get(options.n_context);
+    if (!s.ok()) return s;
     options.run_ahead = 2;
-    options.n_context = static_cast<uint32_t>(n_context);
     options.checkpoint_bytes = 0;  // each run of a prompt computes all of it
     options.progress = progress_line();
     options.draft = draft;
     if (cycles) options.on_cycle = [cycles](const auspex::DraftCycle& c) { cycles->push_back(c); };
-    const Status s = choose_window(window, &options);
+    s = choose_window(window, &options);
     if (!s.ok()) return s;
     return auspex::Session::create(on.model, options);
 }
@@ -111,7 +119,7 @@ Status Bench::warm_up() {
     if (warm_ || on.device.kind() == auspex::Kind::cpu) return {};
     warm_ = true;
     auspex::Session session;
-    Status s = this->session(o.window, 2048).get(session);
+    Status s = this->session(o.window, 2048, "the first second").get(session);
     auspex::SyncReport synced;
     size_t n = 16;  // grows: a software device is slow, and has no clock to raise
     for (const double start = now(); s.ok() && now() - start < kSeconds && !interrupted();
@@ -153,8 +161,10 @@ Status check(BenchOptions& o) {
     if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 4096 : 8, 1).get(o.rows);
     if (s.ok()) s = read_list(o.mtp_list, "draft depths", int64_t{auspex::kMaxDraft}).get(o.mtp);
     if (!s.ok()) return s;
-    if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
-        return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
+    if (o.synth_accept && !(*o.synth_accept > 0 && *o.synth_accept <= 1))
+        return Status(Code::bad_argument, "--synth-accept is " + std::to_string(*o.synth_accept) +
+                                              ", expected a probability in 0 .. 1, and not 0; without the option "
+                                              "drafts are accepted for what they are");
     if (o.constraint.any() && o.mtp.empty())
         return Status(Code::bad_argument, "a constraint has no meaning here, expected --mtp beside it");
     const int n_mode =

@@ -32,7 +32,7 @@ struct BenchOptions {
     std::string masks;               ///< file of schemas and instances
     std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival", session_file;
     std::string thinking = "dropped";
-    double synth_accept = 0;
+    std::optional<double> synth_accept;
     int64_t n = 0, repeat = 5, context = 64, phase = 256, rounds = 2, draft_max = 6;
     int64_t branches = 1, replay_context = 0;  ///< replay_context 0: what the longest request needs
     int64_t prefix = 30000, steps = 20, append = 870, title = 800;
@@ -54,6 +54,9 @@ struct Times {
 /// Runs `work` `n` times. errors: the first of `work`; cancelled after Ctrl-C.
 Status measure(int64_t n, Times* to, const std::function<Status()>& work);
 
+/// n as SessionOptions::n_context. errors: bad_argument: no session has so many rows; names asked_by.
+Result<uint32_t> context_rows(uint64_t n, const char* asked_by);
+
 /// A model on its device, and where the results go.
 struct Bench {
     const BenchOptions& o;
@@ -67,9 +70,9 @@ struct Bench {
     Status open();
     /// The same ids in every run, spread over the vocabulary.
     std::vector<Token> ids(size_t n) const;
-    /// A session with these windows. On a GPU it runs ahead as `run` does. Its cycles are appended to `cycles`, if
-    /// given, which outlives it.
-    Result<auspex::Session> session(const WindowFlags& window, size_t n_context,
+    /// A session with these windows. asked_by: the options that n_context is the sum of. On a GPU it runs ahead as
+    /// `run` does. Its cycles are appended to `cycles`, if given, which outlives it.
+    Result<auspex::Session> session(const WindowFlags& window, uint64_t n_context, const char* asked_by,
                                     const auspex::DraftOptions& draft = no_draft(),
                                     std::vector<auspex::DraftCycle>* cycles = nullptr);
     static auspex::DraftOptions no_draft() {

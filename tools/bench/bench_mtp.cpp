@@ -47,8 +47,8 @@ Status prompts(Bench& b, const auspex::DraftOptions& draft) {
         const size_t n = static_cast<size_t>(length);
         const std::vector<Token> ids = b.ids(n);
         auspex::Session without, with;
-        Status s = b.session(b.o.window, n + 1).get(without);
-        if (s.ok()) s = b.session(b.o.window, n + 1, draft).get(with);
+        Status s = b.session(b.o.window, n + 1, "--prefill").get(without);
+        if (s.ok()) s = b.session(b.o.window, n + 1, "--prefill", draft).get(with);
         std::vector<double> times[2];
         auspex::SyncReport synced;
         for (int64_t run = -1; s.ok() && run < b.o.repeat; ++run)  // the first one is not counted
@@ -103,10 +103,12 @@ Status bench_mtp(Bench& b) {
         auspex::Session& on = sessions[(drafts ? 1 : 0) + (d.constrained ? 2 : 0)];
         d.on = &on;
         if (!s.ok() || on) continue;
-        s = b.session(o.window, n_context, drafts ? draft : Bench::no_draft()).get(on);
+        s = b.session(o.window, n_context, "--context and, for each depth of --mtp, -n for each of --repeat",
+                      drafts ? draft : Bench::no_draft())
+                .get(on);
         if (s.ok()) s = on.sync(b.ids(start)).get(synced);
         if (s.ok()) s = on.next(forms[d.constrained]).status();  // the first sample needs no pass
-        if (s.ok() && drafts) tools::set_acceptance(on, static_cast<float>(o.synth_accept));
+        if (s.ok() && drafts && o.synth_accept) tools::set_acceptance(on, static_cast<float>(*o.synth_accept));
     }
     clear_progress_line();
     if (!s.ok()) return s;
@@ -123,7 +125,7 @@ Status bench_mtp(Bench& b) {
         }
     }
     b.say("\nwhole cycles from %zu tokens on, %lld runs of %zu tokens%s\n", start, static_cast<long long>(o.repeat), n,
-          o.synth_accept > 0 ? ", synthetic acceptance" : "");
+          o.synth_accept ? ", synthetic acceptance" : "");
     b.say(
         "R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as "
         "conditional acceptance.\n\n");
@@ -148,7 +150,7 @@ Status bench_mtp(Bench& b) {
             row["break_even_ratio"] = break_even_ratio(r, d.g);
             row["break_even_acceptance"] = break_even_acceptance(r, d.g);
             row["draft_head_bytes"] = head_bytes;
-            if (o.synth_accept > 0) row["synth_accept"] = o.synth_accept;
+            if (o.synth_accept) row["synth_accept"] = *o.synth_accept;
             b.say(" %9.1f%% %11.1f%% %11.1f%% %8.2f", d.drafted > 0 ? 100 * d.accepted / d.drafted : 0,
                   100 * break_even_ratio(r, d.g), 100 * break_even_acceptance(r, d.g), speedup);
         }

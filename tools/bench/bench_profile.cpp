@@ -5,7 +5,7 @@ namespace cli {
 
 static Status profile(Bench& b, uint32_t n_row, size_t depth) {
     auspex::Session on;
-    Status s = b.session(b.o.window, depth + n_row).get(on);
+    Status s = b.session(b.o.window, depth + n_row, "--depth and --rows").get(on);
     std::vector<auspex::KernelTime> kernels;
     if (s.ok()) s = on.profile(n_row, depth).get(kernels);
     if (!s.ok()) return s;

@@ -119,7 +119,9 @@ class Replay {
             auspex::DraftOptions draft = i == 0 ? Bench::no_draft() : draft_;
             draft.depth = i == controller() ? -1 : static_cast<int>(i);
             draft.max_depth = static_cast<uint32_t>(o_.draft_max);
-            const Status s = b_.session(o_.window, n_context_, draft, &now[i].cycles).get(now[i].session);
+            const Status s = b_.session(o_.window, n_context_, "--phase and --rounds, and their openings (--context)",
+                                        draft, &now[i].cycles)
+                                 .get(now[i].session);
             if (!s.ok()) return s;
             now[i].synth_seed = static_cast<uint32_t>(run + 2);
         }

@@ -1,5 +1,6 @@
 // bench_rows: reading prompts, decoding, and steps of several rows.
 #include "bench.h"
+#include "engine/memory_plan.h"
 #include "engine/session.h"
 #include "examples/cli/platform.h"
 
@@ -29,7 +30,7 @@ class Rows {
   private:
     Status prefill(size_t n) {
         auspex::Session on;
-        Status s = b_.session(o_.window, n).get(on);
+        Status s = b_.session(o_.window, n, "--prefill").get(on);
         if (!s.ok()) return s;
         const std::vector<Token> prompt = b_.ids(n);
         Times times;
@@ -62,7 +63,9 @@ class Rows {
     Status decode(size_t depth) {
         const size_t n = static_cast<size_t>(o_.n), n_start = std::max<size_t>(depth, 1);
         auspex::Session on;
-        Status s = b_.session(o_.window, n_start + n * static_cast<size_t>(o_.repeat) + 2).get(on);
+        Status s = b_.session(o_.window, n_start + n * static_cast<size_t>(o_.repeat) + 2,
+                              "--depth, and -n for each of --repeat")
+                       .get(on);
         auspex::SyncReport synced;
         if (s.ok()) s = on.sync(b_.ids(n_start)).get(synced);
         clear_progress_line();
@@ -109,21 +112,27 @@ class Rows {
 
     /// Steps of every number of rows at one depth. The prompt is read once; each number of rows begins at its end.
     Status steps(size_t depth) {
-        constexpr uint32_t kShortest = 64, kPiece = 512;
+        constexpr uint32_t kShortest = 64;
+        const auspex::Model::Impl& model = *b_.on.model.impl();
         const uint32_t start = std::max(kShortest, static_cast<uint32_t>(depth));
+        auspex::SessionOptions asked;
+        asked.draft = Bench::no_draft();
+        Status s = context_rows(start + (kWarm + uint64_t(n_run()) + 1) * detail::kMaxTentative,
+                                "--depth, and steps for each of --repeat")
+                       .get(asked.n_context);
+        if (s.ok()) s = choose_window(o_.window, &asked);
         detail::ContextOptions options;
-        options.n_context = start + (kWarm + static_cast<uint32_t>(n_run()) + 1) * detail::kMaxTentative;
-        options.n_ubatch = std::min(start, kPiece);
-        options.mtp = false;
+        if (s.ok()) s = detail::plan_context_options(model.plan, asked, &options, nullptr);
         std::unique_ptr<detail::Context> context;
-        Status s = b_.on.model.impl()->program->open(options).get(context);
+        if (s.ok()) s = model.program->open(options).get(context);
+        if (!s.ok()) return s;
         const std::vector<Token> all = b_.ids(options.n_context);
         detail::Step work;
-        work.tape = &b_.on.model.impl()->plan.trunk;
+        work.tape = &model.plan.trunk;
         for (uint32_t at = 0; s.ok() && at < start; at += work.n_row) {
             if (interrupted()) return Status(Code::cancelled, "interrupted");
             work.ids = all.data() + at;
-            work.n_row = std::min(start - at, kPiece);
+            work.n_row = std::min(start - at, options.n_ubatch);
             work.place(at);
             s = context->run(work);
         }
@@ -205,19 +214,23 @@ Status bench_rows(Bench& b) {
 Status bench_long(Bench& b) {
     const BenchOptions& o = b.o;
     const size_t n_all = static_cast<size_t>(*o.longest), n_decode = static_cast<size_t>(o.n);
-    // Reading stops at each power of ten and at the end; a few tokens are decoded there.
+    // Reading stops at each power of ten and at the end; a few tokens are decoded there, which end before the next
+    // stop.
     std::vector<size_t> stops;
-    for (size_t at = 1000; at < n_all; at *= 10) stops.push_back(at);
+    for (size_t at = 1000, next = 0; at + n_decode < n_all; at *= 10)
+        if (at >= next) stops.push_back(at), next = at + n_decode + 1;
     stops.push_back(n_all);
     auspex::SessionOptions options;
     options.progress = progress_line();
     options.checkpoint_bytes = 0;
     options.draft = Bench::no_draft();
-    options.n_context = static_cast<uint32_t>(n_all + stops.size() * (n_decode + 1));
+    Status s = context_rows(n_all + stops.size() * (n_decode + 1), "--long, and -n at each power of ten")
+                   .get(options.n_context);
+    if (!s.ok()) return s;
     WindowFlags window = o.window;
     const std::string smaller = "all:" + std::to_string(std::min<uint64_t>(4096, options.n_context / 4)) + "+4";
     if (window.window.empty() && window.budget.empty()) window.window = smaller;
-    Status s = choose_window(window, &options);
+    s = choose_window(window, &options);
     if (s.ok()) s = b.open();
     if (s.ok()) s = b.warm_up();
     auspex::Session on;

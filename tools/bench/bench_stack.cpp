@@ -93,7 +93,7 @@ class Stack {
         if (!windowed(i)) window.window.clear(), window.budget.clear();
         std::vector<auspex::DraftCycle> cycles;
         auspex::Session on;
-        Status s = b_.session(window, prompt.size() + n + auspex::kMaxDraft * 5 + 16,
+        Status s = b_.session(window, prompt.size() + n + auspex::kMaxDraft * 5 + 16, "--depth and -n",
                               drafts(i) ? draft_ : Bench::no_draft(), &cycles)
                        .get(on);
         if (s.ok() && windowed(i)) spec_ = auspex::print_windows(on.stats().windows);

@@ -27,6 +27,9 @@ class ModelReplay {
     explicit ModelReplay(Bench& b) : b_(b), o_(b.o) {}
 
     Status run() {
+        if (!o_.session_file.empty() && std::ifstream(o_.session_file).good())
+            return Status(Code::bad_argument, "--session-file: '" + o_.session_file +
+                                                  "' exists and would be replaced and deleted; name a new file");
         detail::PrefixPolicy policy{};
         Status s = replay_policy(o_).get(policy);
         if (s.ok()) s = load_trace(o_, &trace_);
@@ -52,7 +55,9 @@ class ModelReplay {
         const size_t extra = is_loop() ? kExtraAppends * (static_cast<size_t>(o_.append) + 1) + kSwitches : 0;
         size_t n_context = 0;
         Status s = replay_context(o_, trace_.max_tokens() + extra + 1).get(n_context);
-        options.n_context = static_cast<uint32_t>(n_context);
+        if (s.ok())
+            s = context_rows(n_context, o_.replay_context != 0 ? "--context" : "the longest request of --replay")
+                    .get(options.n_context);
         if (policy == detail::PrefixPolicy::none)
             options.checkpoint_bytes = 0;
         else if (s.ok() && !o_.checkpoint_bytes.empty())
@@ -190,10 +195,8 @@ class ModelReplay {
 
     /// The same with a file of Session::save and load, which is deleted again.
     Status measure_file(nlohmann::ordered_json* out) {
+        if (o_.session_file.empty()) return {};
         const char* path = o_.session_file.c_str();
-        if (std::ifstream(path).good())
-            return Status(Code::bad_argument, "--session-file: '" + o_.session_file +
-                                                  "' exists and would be replaced and deleted; name a new file");
         Times saves;
         auspex::SaveReport first;
         for (int i = 0; i < 2; ++i) {
@@ -229,7 +232,7 @@ class ModelReplay {
                                     {"rows_computed", step.sync.rows_computed},
                                     {"first_token_ms", 1e3 * step.first_s}});
         }
-        if (steps.s.empty()) return {};  // --requests ends before the first step
+        if (steps.s.empty()) return measure_file(&out);  // --requests ends before the first step
         Status s = measure_appends(&appends);
         if (s.ok() && o_.title > 0) s = measure_switches(&switches);
         if (s.ok()) s = measure_snapshot(&out);
@@ -249,7 +252,7 @@ class ModelReplay {
         if (o_.title > 0) b_.say("back from a title request, and one row: %.1f ms\n", 1e3 * switches.median());
         b_.say("save %.2f GB/s, restore %.2f GB/s of %.1f MB\n", out["save_gbps"].get<double>(),
                out["restore_gbps"].get<double>(), out["snapshot_bytes"].get<double>() / 1e6);
-        return o_.session_file.empty() ? Status() : measure_file(&out);
+        return measure_file(&out);
     }
 
     Bench& b_;
