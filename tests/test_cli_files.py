@@ -207,11 +207,36 @@ class GgufTemplate(BaseFiles):
                 self.assertTrue(r.stderr.startswith(b"gguf_template: "), r.stderr)
                 self.assertIn(words, r.stderr.decode())
 
+    def test_what_would_make_no_working_file_is_refused(self):
+        out = os.path.join(self.folder, "out.gguf")
+        template = self.file("template", "{{ messages }}")
+        shard = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + gguf_string("split.no")
+        for model, to, text, words in (
+                (DEMO, out, self.file("latin", b"{{ '\xe9' }}"), "is not UTF-8 at byte 4"),
+                (self.file("late.gguf", shard + struct.pack("<IH", 2, 1)), out, template, "this is shard 2 of a model"),
+                (DEMO, os.path.join(self.folder, "no", "out.gguf"), template, "out.gguf' is in a folder that does not")):
+            r = self.tool(model, to, text)
+            self.assertEqual((r.returncode, r.stderr.count(b"\n"), os.path.exists(to)), (1, 1, False), r.stderr)
+            self.assertTrue(r.stderr.startswith(b"gguf_template: "), r.stderr)
+            self.assertIn(words, r.stderr.decode())
+        first = self.file("first.gguf", shard + struct.pack("<IH", 2, 0))
+        self.assertEqual(self.tool(first, out, template).returncode, 0)
+
     @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
     def test_a_device_is_not_replaced(self):
         r = self.tool(DEMO, "/dev/full", self.file("template", "{{ messages }}"))
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"a folder, a pipe or a device", r.stderr)
+
+
+class OtherTools(BaseFiles):
+    def test_a_file_that_does_not_exist_is_named_on_one_line(self):
+        for tool in ("count_tests", "make_unicode"):
+            r = subprocess.run([sys.executable, os.path.join(REPO, "tools", tool + ".py"),
+                                os.path.join(self.folder, "nowhere")], capture_output=True, timeout=60)
+            self.assertEqual((r.returncode, r.stdout, r.stderr.count(b"\n")), (1, b"", 1), r.stderr)
+            self.assertTrue(r.stderr.startswith(tool.encode() + b": "), r.stderr)
+            self.assertIn(b"nowhere", r.stderr)
 
 
 if __name__ == "__main__":

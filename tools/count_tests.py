@@ -65,4 +65,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except OSError as e:
+        sys.exit(f"count_tests: {e}")

@@ -99,6 +99,10 @@ def split(file):
 def head_with(file, template):
     """Everything before the tensors' data, with this template; the file then stands at that data."""
     n_tensor, entries, tensors, alignment = split(file)
+    # An entry is a length, the key, a type and the value, here a number.
+    number = next((int.from_bytes(e[12 + len(k):], "little") for k, e in entries if k == b"split.no"), 0)
+    if number != 0:
+        raise ValueError(f"this is shard {number + 1} of a model; its template is in the first one, expected that")
     data = -(-file.tell() // alignment) * alignment
     entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
     entries = [e for k, e in entries if k != KEY] + [entry]
@@ -114,6 +118,8 @@ def check_out(out, inputs):
             raise ValueError(f"OUT '{out}' is {name} '{path}', which would be overwritten; expected another file")
     if os.path.exists(out) and not os.path.isfile(out):
         raise ValueError(f"OUT '{out}' is a folder, a pipe or a device, expected a file")
+    if not os.path.isdir(os.path.dirname(os.path.realpath(out))):
+        raise ValueError(f"OUT '{out}' is in a folder that does not exist; create it first")
 
 
 def write(out, head, data):
@@ -140,6 +146,10 @@ def main():
     check_out(o.out, {"MODEL": o.model, "TEMPLATE": o.template})
     with open(o.template, "rb") as f:
         template = f.read()
+    try:
+        template.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"TEMPLATE '{o.template}' is not UTF-8 at byte {e.start}; save it as UTF-8") from e
     with open(o.model, "rb") as f:
         write(o.out, head_with(f, template), f)
 

@@ -36,7 +36,10 @@ def read(path):
     return classes
 
 
-classes = read(PATH)
+try:
+    classes = read(PATH)
+except OSError as e:
+    sys.exit(f"make_unicode: {e}; install Debian's package unicode-data, or name a UnicodeData.txt")
 for first, last, k in (0x2EBF0, 0x2EE5D, 1), (0x2FFC, 0x2FFF, 5), (0x31EF, 0x31EF, 5):  # Unicode 15.1
     for c in range(first, last + 1):
         classes[c] = k
