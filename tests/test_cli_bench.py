@@ -204,8 +204,8 @@ class BenchRefuses(BaseBench):
                                  "--mtp", 1, "-n", 1 << 24, "--repeat", 127),
                                 (["--long, and -n at each power of ten: in all 67108899 rows"], "--long", (1 << 26) - 1,
                                  "-n", 5),
-                                (["the longest request of --replay: in all 8589"], "--replay", "loop", "--prefix", 9,
-                                 "--steps", 512, "--append", 1 << 24, "--requests", 1)):
+                                (["the longest request of --replay: in all 8673"], "--replay", "loop", "--prefix", 9,
+                                 "--steps", 512, "--append", 1 << 24)):
             self.refused(words, *options, "--json")
 
     def test_probabilities_out_of_range(self):

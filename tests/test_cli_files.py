@@ -214,7 +214,7 @@ class GgufTemplate(BaseFiles):
         for model, to, text, words in (
                 (DEMO, out, self.file("latin", b"{{ '\xe9' }}"), "is not UTF-8 at byte 4"),
                 (self.file("late.gguf", shard + struct.pack("<IH", 2, 1)), out, template, "this is shard 2 of a model"),
-                (DEMO, os.path.join(self.folder, "no", "out.gguf"), template, "out.gguf' is in a folder that does not")):
+                (DEMO, os.path.join(self.folder, "no", "out.gguf"), template, "out.gguf' is in a folder that does")):
             r = self.tool(model, to, text)
             self.assertEqual((r.returncode, r.stderr.count(b"\n"), os.path.exists(to)), (1, 1, False), r.stderr)
             self.assertTrue(r.stderr.startswith(b"gguf_template: "), r.stderr)
