@@ -2,6 +2,7 @@
 
 One compilation serves all: the program that takes the release archive by FetchContent also installs the library.
 """
+import json
 import os
 import re
 import shutil
@@ -134,6 +135,34 @@ class Configuration(BasePackages):
             with open(package, encoding="utf-8") as f:
                 text = f.read()
             self.assertEqual({name for name in (static, shared) if f'/{name}"' in text}, installed, options)
+
+    @unittest.skipUnless(shutil.which("meson"), "needs meson")
+    @unittest.skipUnless(shutil.which("x86_64-w64-mingw32-g++-posix"), "needs the compiler for Windows")
+    def test_the_meson_wrap_gives_the_compiler_of_windows_its_options(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+        folder = self.project("consumer", "")
+        self.check(sys.executable, os.path.join(REPO, "packaging", "release.py"), self.root)
+        os.rename(os.path.join(self.root, "meson"), os.path.join(folder, "subprojects"))
+        with open(os.path.join(folder, "meson.build"), "w", encoding="ascii") as f:
+            f.write("project('consumer', 'cpp', default_options: ['cpp_std=c++17'])\n"
+                    "static_library('plain', 'main.cpp', dependencies: dependency('auspex-header'))\n"
+                    "static_library('cpp', 'main.cpp', dependencies: dependency('auspex-cpp'))\n")
+        with open(os.path.join(folder, "windows.ini"), "w", encoding="ascii") as f:
+            f.write("[binaries]\ncpp = 'x86_64-w64-mingw32-g++-posix'\nar = 'x86_64-w64-mingw32-ar'\n[host_machine]\n"
+                    "system = 'windows'\ncpu_family = 'x86_64'\ncpu = 'x86_64'\nendian = 'little'\n")
+        build = os.path.join(folder, "build")
+        self.check("meson", "setup", build, folder, "--cross-file", os.path.join(folder, "windows.ini"),
+                   "-Dauspex:vulkan=false", "-Dauspex:default_library=both", cwd=folder)
+        commands = {}
+        for entry in json.loads(self.check("ninja", "-C", build, "-t", "compdb", "cpp_COMPILER")):
+            commands[entry["output"]] = entry["command"]
+        for of in ("libplain", "libauspex-cpp", ".dll"):
+            found = [command for output, command in commands.items() if of in output]
+            self.assertTrue(found, (of, list(commands)))
+            for command in found:
+                self.assertIn("-Wa,-mbig-obj", command)
+                self.assertIn("-Wa,-muse-unaligned-vector-move", command)
 
 
 @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja") and shutil.which("gcc"), "needs cmake, ninja, gcc")

@@ -232,6 +232,49 @@ class Windows(Base):
         self.assertTrue(os.path.exists(os.path.join(self.folder, "s\u00e4ved.bin")))
 
 
+class Mingw(Base):
+    """What CMake gives the compiler, without compiling."""
+
+    def setUp(self):
+        super().setUp()
+        self.need(MINGW, "ninja")
+
+    def configure(self, *options):
+        """What it printed, the compiler's commands, and the package that would be installed."""
+        done = run(["cmake", "-S", REPO, "-B", self.folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
+                    f"-DCMAKE_TOOLCHAIN_FILE={REPO}/cmake/mingw.cmake", "-DAUSPEX_NO_VULKAN=ON", "-DAUSPEX_UNITY=ON",
+                    "-DAUSPEX_CLI=OFF", "-DAUSPEX_TESTS=OFF", *options])
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        with open(os.path.join(self.folder, "compile_commands.json"), encoding="ascii") as file:
+            commands = [entry["command"] for entry in json.load(file)]
+        with open(os.path.join(self.folder, "package", "auspexConfig.cmake"), encoding="ascii") as file:
+            return done.stderr.decode(), commands, file.read()
+
+    def test_vectors_on_the_stack_of_windows_are_moved_without_alignment(self):
+        _, commands, package = self.configure()
+        self.assertTrue(commands)
+        for text in (*commands, package):
+            self.assertIn("-Wa,-mbig-obj", text)
+            self.assertIn("-Wa,-muse-unaligned-vector-move", text)
+        self.assertNotIn("-DAUSPEX_NO_SIMD", commands[0])
+        source, unit = os.path.join(self.folder, "moves.s"), os.path.join(self.folder, "moves.o")
+        with open(source, "w", encoding="ascii") as file:
+            file.write("vmovaps %ymm1, 32(%rsp)\nvmovdqa 48(%rsp), %ymm2\nvmovdqa64 %zmm17, 16(%rsp)\n")
+        done = run([MINGW, "-Wa,-muse-unaligned-vector-move", "-c", source, "-o", unit])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        code = run(["x86_64-w64-mingw32-objdump", "-d", unit]).stdout.decode()
+        for name in ("vmovups", "vmovdqu ", "vmovdqu64"):
+            self.assertIn(name, code)
+
+    def test_an_assembler_without_unaligned_moves_leaves_the_kernels_out(self):
+        said, commands, package = self.configure("-DAUSPEX_HAS_UNALIGNED_MOVES=OFF")
+        self.assertIn("the SIMD kernels are left out", " ".join(said.split()))
+        self.assertTrue(commands)
+        for text in commands:
+            self.assertIn("-DAUSPEX_NO_SIMD", text)
+        self.assertIn("AUSPEX_NO_SIMD", package)
+
+
 class Arm(Base):
     def test_text_on_aarch64_with_and_without_dot_products(self):
         self.need("qemu-aarch64-static")
