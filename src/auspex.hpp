@@ -1173,9 +1173,9 @@ class AUSPEX_API Session {
     ///           file).
     /// note      bytes of the application, at most kMaxNoteBytes; load() returns them. For what the tokens do not say,
     ///           such as the messages of a chat.
-    /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;
-    ///           io_error: no permission, a full disk; out_of_memory, device_lost. The file and the session are as
-    ///           before, and no temporary file is left.
+    /// errors    bad_argument: no path, a folder or device, on Windows a path that is not UTF-8, or too large a note;
+    ///           not_found: no such folder; io_error: no permission, a full disk; out_of_memory, device_lost. The file
+    ///           and the session are as before, and no temporary file is left.
     /// cost      waits for the disk. Allocates 1 MiB and an index.
     Result<SaveReport> save(const char* path, Span<const std::byte> note = {}) const;
     /// Makes the conversation of a file the history, and takes over its checkpoints as far as checkpoint_bytes has

@@ -1,6 +1,7 @@
 // Tests of base/base and base/file: checked arithmetic, Status, memory blocks, mapped files, names of shards.
 #include "../src/base/base.h"
 #include "../src/base/file.h"
+#include "../src/base/os.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -191,6 +192,49 @@ TEST_CASE("a file that cannot be opened is an error with its path and the reason
     CHECK(File::open("").status().code == Code::bad_argument);
     CHECK(File::open(nullptr).status().code == Code::bad_argument);
 }
+
+#if defined(_WIN32)
+TEST_CASE("on Windows a device, a pipe and a path that is not UTF-8 are refused by what they are") {
+    for (const char* device : {"NUL", "nul", "\\\\.\\NUL"}) {
+        const Status s = File::open(device).status();
+        CHECK_MESSAGE(s.code == Code::bad_argument, s.text);
+        CHECK(contains(s, say("'", device, "' is a device or a pipe, expected a regular file")));
+    }
+    const Status not_text = File::open("bad\xff.gguf").status();
+    CHECK(not_text.code == Code::bad_argument);
+    CHECK(contains(not_text, "is not UTF-8"));
+
+    HANDLE ends[2] = {};
+    REQUIRE(CreatePipe(&ends[0], &ends[1], nullptr, 0));
+    const Status pipe = File::open(FileRange{reinterpret_cast<intptr_t>(ends[0]), 0, 0}, Allocator(), false).status();
+    CHECK_MESSAGE(pipe.code == Code::bad_argument, pipe.text);
+    CHECK(contains(pipe, "is a device or a pipe"));
+    for (const HANDLE h : ends) CloseHandle(h);
+    CHECK(File::open(FileRange{0x7ffffff0, 0, 0}, Allocator(), false).status().code ==
+          Code::io_error);  // no handle at all
+}
+
+TEST_CASE("on Windows a short path is opened also from a long folder") {
+    const Folder folder;
+    const fs::path before = fs::current_path(), deep = folder.path / std::string(150 - 1, 'd');
+    const std::string name(190, 'n');
+    fs::create_directory(deep);
+    fs::current_path(deep);
+    const std::wstring wide = wide_path(name.c_str());
+    CHECK(wide.compare(0, 4, L"\\\\?\\") == 0);
+    CHECK(wide_path("short") == L"short");
+    CHECK(wide_path("NUL") == L"NUL");
+    CHECK(wide_path("\\\\?\\C:\\x") == L"\\\\?\\C:\\x");
+    const HANDLE h = CreateFileW(wide.c_str(), GENERIC_WRITE, 0, nullptr, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, nullptr);
+    REQUIRE(h != INVALID_HANDLE_VALUE);
+    DWORD n = 0;
+    CHECK(WriteFile(h, "GGUF", 4, &n, nullptr));
+    CloseHandle(h);
+    CHECK(File::open(name.c_str()).ok());
+    CHECK(DeleteFileW(wide.c_str()));
+    fs::current_path(before);
+}
+#endif
 
 TEST_CASE("a file without permission is an error with the system's message") {
     const Folder folder;

@@ -208,6 +208,38 @@ TEST_CASE("while one writer appends, another cannot, and what a writer drops is 
     CHECK(from.verify(false).ok());
 }
 
+TEST_CASE("errors of a file that is written anew name it, and not the temporary one") {
+    Log log;
+    const auto refused = [](const std::string& path) {
+        TemporaryFile to;
+        return to.create(path.c_str());
+    };
+    const std::string lost = (log.folder / "none" / "log").string(),
+                      too_long = (log.folder / std::string(250, 'x')).string();
+    const Status no_folder = refused(lost), no_name = refused(too_long);
+    CHECK(no_folder.code == Code::not_found);
+    CHECK_MESSAGE(no_folder.text.find("cannot create a file beside '" + lost + "':") != std::string::npos,
+                  no_folder.text);
+    CHECK(!no_name.ok());  // Windows may have no such file, too
+    CHECK_MESSAGE(no_name.text.find("beside '" + too_long + "':") != std::string::npos, no_name.text);
+    const Status folder = refused(log.folder.string());
+    CHECK(folder.code == Code::bad_argument);
+    CHECK(folder.text.find("'" + log.folder.string() + "' is a folder") != std::string::npos);
+    TemporaryFile to;
+    REQUIRE(to.create(log.path.c_str()).ok());
+    CHECK(to.file().path() == log.path);
+#if defined(_WIN32)
+    for (const char* device : {"NUL", "nul", "\\\\.\\NUL"}) {
+        const Status s = refused(device);
+        CHECK(s.code == Code::bad_argument);
+        CHECK_MESSAGE(s.text.find(std::string("'") + device + "' is a folder, a device") != std::string::npos, s.text);
+    }
+    const Status not_text = refused("bad\xff.session");
+    CHECK(not_text.code == Code::bad_argument);
+    CHECK_MESSAGE(not_text.text.find("'bad\xff.session' is not UTF-8") != std::string::npos, not_text.text);
+#endif
+}
+
 #if defined(__unix__)
 TEST_CASE("a file that is written anew keeps who may read it") {
     Log log;

@@ -27,6 +27,11 @@ inline Status not_regular(const std::string& path) {
     return fail(Code::bad_argument, "'", path,
                 "' is a folder, a device or a pipe, expected a regular file. Name another file.");
 }
+/// What open_file() does, for its errors. The last two modes are those of a temporary file, and the errors name the
+/// file that it will become.
+inline const char* opening(Mode mode) {
+    return mode == Mode::create || mode == Mode::renew ? "create a file beside" : "open";
+}
 inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
     return fail(Code::bad_file, "'", path, "' ends before byte ", at + n, ", where a part of ", n,
                 " bytes ends: it is cut short. Use a copy of it if there is one.");
@@ -38,20 +43,23 @@ inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
 
 /// True for what exists and cannot be replaced by a file.
 inline bool is_special(const std::string& path) {
-    const DWORD attributes = GetFileAttributesW(wide_path(path.c_str()).c_str());
+    const std::wstring wide = wide_path(path.c_str());
+    if (names_device(full_path(wide))) return true;  // NUL has the attributes of a file
+    const DWORD attributes = GetFileAttributesW(wide.c_str());
     return attributes != INVALID_FILE_ATTRIBUTES && (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE));
 }
 
-inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
-    if (is_special(path)) return not_regular(path);
+inline Status open_file(const std::string& path, Mode mode, const std::string& named, intptr_t* to) {
+    if (wide_path(path.c_str()).empty()) return not_utf8(named);
+    if (is_special(path)) return not_regular(named);
     const DWORD access = mode == Mode::read ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
     // Others may read, rename and delete the file meanwhile, but not write it.
     const HANDLE h = CreateFileW(wide_path(path.c_str()).c_str(), access, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr,
                                  mode == Mode::create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
-    if (h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
+    if (h == INVALID_HANDLE_VALUE) return refused(named, opening(mode), last_error());
     *to = reinterpret_cast<intptr_t>(h);
     if (GetFileType(h) == FILE_TYPE_DISK) return {};
-    return not_regular(path);
+    return not_regular(named);
 }
 
 inline void close_file(intptr_t h) { CloseHandle(handle_of(h)); }
@@ -120,26 +128,26 @@ inline bool keep_others_out(int fd, const std::string& path) {
 /// Whether this user's process may have left it when it was ended while it wrote.
 inline bool is_own(const struct stat& info) { return info.st_uid == ::geteuid() && info.st_nlink == 1; }
 
-inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+inline Status open_file(const std::string& path, Mode mode, const std::string& named, intptr_t* to) {
     // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
     const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
     const int make = mode == Mode::create ? O_CREAT | O_EXCL : mode == Mode::renew ? O_CREAT | O_NOFOLLOW : 0;
     const int flags = O_CLOEXEC | O_NONBLOCK | access | make;
-    if (is_special(path)) return not_regular(path);
+    if (is_special(path)) return not_regular(named);
     const int fd = ::open(path.c_str(), flags, 0666);
-    if (fd < 0) return refused(path, "open", last_error());
+    if (fd < 0) return refused(named, opening(mode), last_error());
     *to = fd;
     struct stat info;
-    if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
-    if (!S_ISREG(info.st_mode)) return not_regular(path);
+    if (::fstat(fd, &info) != 0) return refused(named, opening(mode), last_error());
+    if (!S_ISREG(info.st_mode)) return not_regular(named);
     if (mode == Mode::renew && ::flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) ::unlink(path.c_str());  // a file system without locks: nobody can use this name
-        return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
+        return refused(named, opening(mode), std::make_error_code(std::errc::device_or_resource_busy));
     }
     const bool locks = mode == Mode::update || mode == Mode::renew;
     if ((locks && !keep_others_out(fd, path)) || (mode == Mode::renew && !is_own(info)))
-        return refused(path, "open", std::make_error_code(std::errc::device_or_resource_busy));
-    if (mode == Mode::renew && ::ftruncate(fd, 0) != 0) return refused(path, "shorten", last_error());
+        return refused(named, opening(mode), std::make_error_code(std::errc::device_or_resource_busy));
+    if (mode == Mode::renew && ::ftruncate(fd, 0) != 0) return refused(named, opening(mode), last_error());
     return {};
 }
 
@@ -210,10 +218,10 @@ constexpr bool kLocksNames = true;  ///< an open file can be renamed and deleted
 inline bool is_special(const std::string&) { return false; }
 inline std::FILE* stream_of(intptr_t h) { return reinterpret_cast<std::FILE*>(h); }
 
-inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+inline Status open_file(const std::string& path, Mode mode, const std::string& named, intptr_t* to) {
     errno = 0;
     std::FILE* f = std::fopen(path.c_str(), mode == Mode::read ? "rb" : mode == Mode::update ? "r+b" : "w+b");
-    if (!f) return refused(path, "open", last_error());
+    if (!f) return refused(named, opening(mode), last_error());
     *to = reinterpret_cast<intptr_t>(f);
     return {};
 }
@@ -283,12 +291,12 @@ void DiskFile::close() {
     handle_ = -1;
 }
 
-Result<DiskFile> DiskFile::open(const char* path, Mode mode) {
+Result<DiskFile> DiskFile::open(const char* path, Mode mode, const char* named) {
     if (!path || !*path)
         return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
     DiskFile f;
-    f.path_ = path;
-    AUSPEX_TRY(disk_file_impl::open_file(f.path_, mode, &f.handle_));
+    f.path_ = named ? named : path;
+    AUSPEX_TRY(disk_file_impl::open_file(path, mode, f.path_, &f.handle_));
     return f;
 }
 
@@ -358,14 +366,14 @@ Status TemporaryFile::create(const char* path) {
     const size_t slash = path_.rfind('/');
     folder_ =
         slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
-    if (disk_file_impl::is_special(path_)) return disk_file_impl::not_regular(path_);
+    if (disk_file_impl::is_special(path_)) return disk_file_impl::not_regular(path);
     // A process that is ended while it writes leaves a file, maybe as large as a model: the next one writes over it.
     // Only beside another writer the name is new.
     std::string name = path_ + ".auspex.tmp";
     DiskFile file;
-    if (!disk_file_impl::kLocksNames || !DiskFile::open(name.c_str(), DiskFile::Mode::renew).get(file).ok()) {
+    if (!disk_file_impl::kLocksNames || !DiskFile::open(name.c_str(), DiskFile::Mode::renew, path).get(file).ok()) {
         name = say(path_, ".", unique_number() % 1000000000, ".tmp");
-        AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create).get(file));
+        AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create, path).get(file));
     }
     name_ = std::move(name);
     file_ = std::move(file);
@@ -377,7 +385,7 @@ Status TemporaryFile::replace() {
     using namespace disk_file_impl;
     AUSPEX_TRY(file_.sync());
     if (!kLocksNames) file_.close();
-    if (!rename_file(name_, path_)) return refused(path_, "replace", last_error());
+    if (!rename_file(name_, path_)) return refused(file_.path(), "replace", last_error());
     file_.close();
     name_.clear();
     disk_file_impl::sync_folder(folder_);

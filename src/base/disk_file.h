@@ -27,8 +27,9 @@ class DiskFile {
     DiskFile(const DiskFile&) = delete;
     DiskFile& operator=(const DiskFile&) = delete;
     /// path      UTF-8.
-    /// errors    also bad_argument: no path, or a folder, a device or a pipe.
-    static Result<DiskFile> open(const char* path, Mode mode);
+    /// named     the path that errors name: that of the file which this one will replace. Null: `path`.
+    /// errors    also bad_argument: no path, or a folder, a device or a pipe; on Windows a path that is not UTF-8.
+    static Result<DiskFile> open(const char* path, Mode mode, const char* named = nullptr);
     void close();
 
     Result<uint64_t> size() const;
@@ -45,7 +46,7 @@ class DiskFile {
     Status sync();
     /// Makes the file `size` bytes long.
     Status cut(uint64_t size);
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return path_; }  ///< as errors name it
 
   private:
     friend class TemporaryFile;

@@ -41,6 +41,9 @@ inline Status take_copy(const std::string& name, uint64_t size, const Allocator&
                     sizeof(size_t) < sizeof(uint64_t) ? "Use a 64-bit build." : "Check the size that was given.");
     return copy->take(copy_to, static_cast<size_t>(size), say("a copy of ", name).c_str());
 }
+inline Status not_regular(const std::string& name) {
+    return fail(Code::bad_argument, name, " is a device or a pipe, expected a regular file. Save it to disk first.");
+}
 inline Status changed(const Part& part, size_t got) {
     return fail(Code::io_error, part.name, " ended after ", got, " bytes, expected ", part.size,
                 ": it changed while it was being read. Wait until its writer is done.");
@@ -48,8 +51,12 @@ inline Status changed(const Part& part, size_t got) {
 /// An error of the operating system, in its words.
 inline Status refused(const std::string& name, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
+    const bool large = why == std::errc::value_too_large;  // off_t has 32 bits
     return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " ", name, ": ", why.message(),
-                missing ? ". Check the path." : ". Check that this user may read it and that the disk works.");
+                missing ? ". Check the path."
+                : large ? ". This program was compiled for files of less than 2 GiB. Use a 64-bit build, or compile it "
+                          "with -D_FILE_OFFSET_BITS=64."
+                        : ". Check that this user may read it and that the disk works.");
 }
 /// How errors name a part of an open file.
 inline std::string range_name(const FileRange& r) {
@@ -78,6 +85,16 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
+
+/// The size of an open file, which must be a regular one.
+inline Result<uint64_t> size_of(HANDLE file, const std::string& name) {
+    const DWORD type = GetFileType(file);
+    if (type == FILE_TYPE_CHAR || type == FILE_TYPE_PIPE) return not_regular(name);
+    LARGE_INTEGER length;
+    if (type == FILE_TYPE_DISK && GetFileSizeEx(file, &length)) return static_cast<uint64_t>(length.QuadPart);
+    if (type == FILE_TYPE_DISK && GetLastError() == ERROR_INVALID_FUNCTION) return not_regular(name);  // a whole disk
+    return refused(name, "measure", last_error());
+}
 
 /// Maps or reads a part of an open file.
 inline Result<Bytes> take_part(HANDLE file, const Part& part, const Allocator& copy_to, Block* copy) {
@@ -122,7 +139,7 @@ inline Result<Bytes> take_part(HANDLE file, const Part& part, const Allocator& c
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Part part{quoted(path), 0, 0, copy_to != nullptr};
     const std::wstring wide = wide_path(path);
-    if (wide.empty()) return refused(part.name, "read the name of", last_error());
+    if (wide.empty()) return not_utf8(path);
     const DWORD attributes = GetFileAttributesW(wide.c_str());
     if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY))
         return is_directory(part.name);
@@ -130,18 +147,16 @@ inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* cop
     file.h = CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL,
                          nullptr);
     if (file.h == INVALID_HANDLE_VALUE) return refused(part.name, "open", last_error());
-    LARGE_INTEGER length;
-    if (!GetFileSizeEx(file.h, &length)) return refused(part.name, "measure", last_error());
-    part.size = static_cast<uint64_t>(length.QuadPart);
+    AUSPEX_TRY(size_of(file.h, part.name).get(part.size));
     if (part.size == 0) return is_empty(part.name);
     return take_part(file.h, part, copy_to ? *copy_to : Allocator(), copy);
 }
 inline Result<Bytes> take(const FileRange& range, const Allocator& copy_to, bool copies, Block* copy) {
     const HANDLE file = reinterpret_cast<HANDLE>(range.file);
-    LARGE_INTEGER length;
-    if (!GetFileSizeEx(file, &length)) return refused(range_name(range), "measure", last_error());
+    uint64_t size = 0;
+    AUSPEX_TRY(size_of(file, range_name(range)).get(size));
     Part part;
-    AUSPEX_TRY(part_of(range, static_cast<uint64_t>(length.QuadPart)).get(part));
+    AUSPEX_TRY(part_of(range, size).get(part));
     part.copy = copies;
     return take_part(file, part, copy_to, copy);
 }
@@ -202,9 +217,7 @@ inline Result<uint64_t> size_of(int file, const std::string& name) {
     struct stat info;
     if (::fstat(file, &info) != 0) return refused(name, "measure", last_error());
     if (S_ISDIR(info.st_mode)) return is_directory(name);
-    if (!S_ISREG(info.st_mode))
-        return fail(Code::bad_argument, name,
-                    " is a device or a pipe, expected a regular file. Save it to disk first.");
+    if (!S_ISREG(info.st_mode)) return not_regular(name);
     return static_cast<uint64_t>(info.st_size);
 }
 

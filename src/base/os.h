@@ -55,22 +55,39 @@ inline std::error_code last_error() {
 }
 
 #if defined(_WIN32)
-/// A path in UTF-8 as the functions of Windows take it; empty if it is not UTF-8. A long one gets the prefix that lifts
-/// their limit of 260 characters, and for that becomes absolute.
-inline std::wstring wide_path(const char* path) {
-    const int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
+/// UTF-8 as Windows spells it; empty if it is not UTF-8.
+inline std::wstring wide_text(const char* text) {
+    const int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, text, -1, nullptr, 0);
     if (n <= 0) return {};
-    std::wstring name(static_cast<size_t>(n) - 1, L'\0');
-    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, &name[0], n);
-    constexpr size_t kLong = 200;  // a relative one may still grow: the folder before it is not in it
-    if (name.size() < kLong || name.compare(0, 4, L"\\\\?\\") == 0) return name;
+    std::wstring wide(static_cast<size_t>(n) - 1, L'\0');
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, text, -1, &wide[0], n);
+    return wide;
+}
+
+/// A path from its root on, or with the prefix of devices ("\\.\NUL"); empty if Windows cannot tell.
+inline std::wstring full_path(const std::wstring& name) {
     const DWORD room = GetFullPathNameW(name.c_str(), 0, nullptr, nullptr);
     std::wstring full(room, L'\0');
     const DWORD length = room == 0 ? 0 : GetFullPathNameW(name.c_str(), room, &full[0], nullptr);
-    if (length == 0 || length >= room) return name;
-    full.resize(length);
+    full.resize(length < room ? length : 0);
+    return full;
+}
+inline bool names_device(const std::wstring& full) { return full.compare(0, 4, L"\\\\.\\") == 0; }
+
+/// A path in UTF-8 as the functions of Windows take it; empty if it is not UTF-8. One that is long, counted from its
+/// root on, gets the prefix that lifts their limit of 260 characters.
+inline std::wstring wide_path(const char* path) {
+    const std::wstring name = wide_text(path);
+    if (name.compare(0, 4, L"\\\\?\\") == 0) return name;
+    const std::wstring full = full_path(name);
+    constexpr size_t kLong = 200;
+    if (full.size() < kLong || names_device(full)) return name;
     const bool share = full.compare(0, 2, L"\\\\") == 0;  // \\server\share\...
     return share ? L"\\\\?\\UNC\\" + full.substr(2) : L"\\\\?\\" + full;
+}
+inline Status not_utf8(const std::string& path) {
+    return fail(Code::bad_argument, "the path '", path,
+                "' is not UTF-8, expected UTF-8 on every platform. Convert it.");
 }
 #endif
 

@@ -2,6 +2,8 @@
 #include "loader.h"
 #ifndef AUSPEX_NO_VULKAN
 
+#include <cstring>
+
 #if !defined(_WIN32)
 #include <dlfcn.h>
 #endif
@@ -17,7 +19,8 @@ namespace loader_impl {
 
 void* open_library(const char* name) {
 #if defined(_WIN32)
-    return reinterpret_cast<void*>(LoadLibraryW(wide_path(name).c_str()));
+    const bool is_path = std::strpbrk(name, "/\\") != nullptr;  // without a folder, Windows searches for it
+    return reinterpret_cast<void*>(LoadLibraryW((is_path ? wide_path(name) : wide_text(name)).c_str()));
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
 #endif
