@@ -1,12 +1,19 @@
-# The target auspex_server, unless cpp-httplib is missing or is another version than this code is written for.
+# The target auspex_server, unless this is not Linux, or cpp-httplib is missing or is another version than this code is
+# written for.
 include(CheckCXXSourceCompiles)
+include(CheckIncludeFileCXX)
+check_include_file_cxx(sys/eventfd.h AUSPEX_HAS_EVENTFD)
+if(NOT AUSPEX_HAS_EVENTFD)
+  message(STATUS "No sys/eventfd.h: auspex-server and `auspex serve` need Linux and are left out")
+  return()
+endif()
 find_path(AUSPEX_HTTPLIB httplib.h)
 find_library(AUSPEX_HTTPLIB_LIBRARY cpp-httplib)  # Debian compiles it; elsewhere it is a header alone
 set(auspex_httplib_flags)
 if(AUSPEX_HTTPLIB_LIBRARY)  # these decide how large its classes are
   set(auspex_httplib_flags CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
 endif()
-if(AUSPEX_HTTPLIB AND UNIX)
+if(AUSPEX_HTTPLIB)
   set(CMAKE_REQUIRED_INCLUDES ${AUSPEX_HTTPLIB})
   set(CMAKE_REQUIRED_FLAGS -std=c++17)
   set(CMAKE_REQUIRED_LIBRARIES Threads::Threads ${AUSPEX_HTTPLIB_LIBRARY})

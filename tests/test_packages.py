@@ -136,6 +136,15 @@ class Configuration(BasePackages):
                 text = f.read()
             self.assertEqual({name for name in (static, shared) if f'/{name}"' in text}, installed, options)
 
+    def test_the_server_is_left_out_where_it_cannot_be_compiled(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        said = self.check("cmake", "-S", REPO, "-B", folder, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_BENCH=OFF",
+                          "-DAUSPEX_HAS_EVENTFD=OFF")
+        self.assertIn("auspex-server and `auspex serve` need Linux and are left out", said)
+        with open(os.path.join(folder, "build.ninja"), encoding="utf-8") as f:
+            self.assertFalse("auspex-server" in f.read())
+
     @unittest.skipUnless(shutil.which("meson"), "needs meson")
     @unittest.skipUnless(shutil.which("x86_64-w64-mingw32-g++-posix"), "needs the compiler for Windows")
     def test_the_meson_wrap_gives_the_compiler_of_windows_its_options(self):
