@@ -22,16 +22,19 @@ WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-We
 MINGW = shutil.which("x86_64-w64-mingw32-g++-posix")
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")
 PROMPT = "2026-03-14 08:00 Pump-3"
+# A program that gets the Ctrl-C of its console, as does the one that started it, and ends later.
+INTERRUPTED = ("SetConsoleCtrlHandler([](DWORD) -> BOOL { return TRUE; }, TRUE); "
+               "if (!GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0)) return 1; Sleep(1000); return 130;")
 TEXT = b" status=nominal temp=62C vibration=0.2 note: belt inspected, no further action\n202\n"  # 24 tokens
 
 
-def run(command, **environment):
+def run(command, stdin=None, **environment):
     if "VK_ICD_FILENAMES" in environment:  # the name that newer loaders prefer
         environment["VK_DRIVER_FILES"] = environment["VK_ICD_FILENAMES"]
     if "LP_NATIVE_VECTOR_WIDTH" in environment:  # Mesa's cache would give code for whatever width came first
         environment["MESA_SHADER_CACHE_DISABLE"] = "true"
-    return subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=600, check=False)
+    return subprocess.run(command, env={**os.environ, **environment}, stdin=stdin, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=600, check=False)
 
 
 class Base(unittest.TestCase):
@@ -230,6 +233,49 @@ class Windows(Base):
                     "Z:" + os.path.join(self.folder, "s\u00e4ved.bin")], **self.wine)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         self.assertTrue(os.path.exists(os.path.join(self.folder, "s\u00e4ved.bin")))
+        self.check_command_line(os.path.join(build, "auspex.exe"))
+
+    def check_command_line(self, program):
+        """What is of Windows alone in the command line."""
+        here = "Z:" + self.folder.replace("/", "\\")
+
+        def auspex(*arguments):
+            return run([WINE, program, *arguments], **self.wine)
+
+        def refused(words, *arguments):
+            done = auspex(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)
+            self.assertIn(words, done.stderr)
+        text = ("run", "-m", DEMO, "-p", PROMPT, "-n", "2")
+        for name in ("NUL", "nul", here, here + "\\"):
+            refused(b"a folder, a device or a pipe, expected a regular file", *text, "--session", name)
+        for n_before, prefix in enumerate(("\\\\?\\", "\\\\?\\", "")):
+            done = auspex(*text, "--json", "--session", prefix + here + "\\prefixed")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["session"]["tokens_before"] > 0, n_before > 0)
+        refused(b"are the same file", *text, "--session", here + "\\new", "--trace", here + "\\NEW")
+        done = run([WINE, program, "run", "-m", DEMO], stdin=subprocess.DEVNULL, **self.wine)
+        self.assertIn(b"the prompt is empty", done.stderr)  # NUL is read: it is no terminal
+        refused(b"which needs Linux", "serve")
+
+        # Stand-ins for auspex-bench.
+        folder = os.path.join(self.folder, "programs")
+        os.makedirs(folder)
+        program = shutil.copy(program, folder)
+        refused(b"cannot be started", "bench")
+        for body, expected in (("ExitProcess(0xc0000005u);", 5), ("ExitProcess(0xffffffffu);", 255),
+                               ("ExitProcess(130);", 130), (INTERRUPTED, 130)):
+            with open(os.path.join(folder, "bench.cpp"), "w", encoding="ascii") as file:
+                file.write(f"#include <windows.h>\nint main() {{ {body} }}\n")
+            self.check([MINGW, os.path.join(folder, "bench.cpp"), "-o", os.path.join(folder, "auspex-bench.exe"),
+                        "-static"])
+            console, terminal = os.openpty()  # without one nothing gets a Ctrl-C
+            done = subprocess.run([WINE, program, "bench"], env={**os.environ, **self.wine}, stdin=terminal,
+                                  stdout=terminal, stderr=subprocess.PIPE, start_new_session=True, timeout=600,
+                                  check=False)
+            os.close(terminal)
+            os.close(console)
+            self.assertEqual((done.returncode, done.stderr), (expected, b""), body)
 
 
 class Mingw(Base):
@@ -296,6 +342,37 @@ class Arm(Base):
         done = run(["arm-linux-gnueabihf-g++", *WARNINGS, "-DAUSPEX_NO_VULKAN", "-fsyntax-only",
                     os.path.join(REPO, "src", "auspex.cpp")])
         self.assertEqual(done.returncode, 0, done.stderr.decode()[-4000:])
+
+    def test_a_file_of_3_gib_on_armhf(self):
+        self.need("arm-linux-gnueabihf-g++", "qemu-arm-static", "ninja")
+        large, source = os.path.join(self.folder, "large.gguf"), os.path.join(self.folder, "main.cpp")
+        with open(large, "wb") as file:
+            file.truncate(3 << 30)  # a hole
+        with open(source, "w", encoding="ascii") as file:
+            file.write("#include <base/file.h>\n#include <cstdio>\n#include <fcntl.h>\n"
+                       "using namespace auspex::detail;\n"
+                       "int main(int, char** argv) {\n"
+                       "    std::puts(File::open(argv[1]).status().text.c_str());\n"
+                       "    const auspex::FileRange part{open64(argv[1], O_RDONLY), 2500000000u, 4096};\n"
+                       "    std::puts(File::open(part, auspex::Allocator(), false).status().text.c_str());\n}\n")
+        program = os.path.join(self.folder, "main")
+        units = [os.path.join(REPO, "src", "base", name + ".cpp") for name in ("base", "file", "guard", "system")]
+        for option, words in ((["-D_FILE_OFFSET_BITS=64"], ["expected at most 2147483647, what a 32-bit process", ""]),
+                              ([], ["compile it with -D_FILE_OFFSET_BITS=64"] * 2)):
+            done = run(["arm-linux-gnueabihf-g++", "-std=c++17", "-O0", *option, "-I", os.path.join(REPO, "src"),
+                        source, *units, "-static", "-pthread", "-o", program])
+            self.assertEqual(done.returncode, 0, done.stderr.decode()[-4000:])
+            lines = run(["qemu-arm-static", program, large]).stdout.decode().split("\n")
+            for line, word in zip(lines, words):
+                self.assertIn(word, line)
+                self.assertEqual(word == "", line == "")
+        done = run(["cmake", "-S", REPO, "-B", self.folder, "-G", "Ninja", "-DCMAKE_SYSTEM_NAME=Linux",
+                    "-DCMAKE_CXX_COMPILER=arm-linux-gnueabihf-g++", "-DAUSPEX_NO_VULKAN=ON", "-DAUSPEX_UNITY=ON",
+                    "-DAUSPEX_CLI=OFF", "-DAUSPEX_TESTS=OFF"])
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        with open(os.path.join(self.folder, "compile_commands.json"), encoding="ascii") as file:
+            for entry in json.load(file):
+                self.assertIn("-D_FILE_OFFSET_BITS=64", entry["command"])
 
     def test_android(self):
         """The NDK is not needed to find a mistake: clang with its target, over headers of another C library. As C++20,

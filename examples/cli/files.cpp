@@ -123,7 +123,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
     if (fs::equivalent(native_path(a), native_path(b), error)) return fs::is_regular_file(native_path(a), error);
     if (fs::exists(native_path(a), error) || fs::exists(native_path(b), error)) return false;
     const fs::path place = place_of(a);
-    return !place.empty() && place == place_of(b);
+    return !place.empty() && same_spelling(place, place_of(b));
 }
 
 /// bad_argument if the output would overwrite the file that is read.

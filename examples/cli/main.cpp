@@ -9,12 +9,12 @@
 namespace {
 
 /// A command that is a program of its own: bench measures what the public interface does not show, serve needs HTTP.
-int run_beside(const char* name, const char* target, std::vector<std::string> arguments) {
+int run_beside(const char* name, const std::string& target, std::vector<std::string> arguments) {
     arguments.erase(arguments.begin());  // the command takes the place of the program's name
     const std::string folder = cli::executable_folder();
     const std::string path = (folder.empty() ? std::string() : folder + "/") + name;
-    const int exit_code = cli::run_program(path, arguments);
-    if (exit_code >= 0) return exit_code;
+    int exit_code = 0;
+    if (cli::run_program(path, arguments, &exit_code)) return exit_code;
     return cli::report(cli::Status(cli::Code::not_found, "'" + path + "' cannot be started; build the target " +
                                                              target + ", and keep the program beside this one"));
 }
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments = cli::utf8_arguments(argc, argv);
     const std::string command = arguments.size() > 1 ? arguments[1] : "";
     if (command == "bench") return run_beside("auspex-bench", "auspex_bench", arguments);
-    if (command == "serve") return run_beside("auspex-server", "auspex_server", arguments);
+    if (command == "serve") return run_beside("auspex-server", "auspex_server, which needs Linux", arguments);
     CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
                  "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 #if defined(__APPLE__)
 #include <mach-o/dyld.h>
+#include <strings.h>
 #endif
 #endif
 
@@ -52,8 +53,13 @@ unsigned long long resident_bytes() {
 
 #if defined(_WIN32)
 
-bool stdin_is_terminal() { return _isatty(_fileno(stdin)) != 0; }
-bool stderr_is_terminal() { return _isatty(_fileno(stderr)) != 0; }
+/// _isatty() is true for every device, NUL among them.
+static bool is_console(std::FILE* stream) {
+    DWORD mode = 0;
+    return GetConsoleMode(reinterpret_cast<HANDLE>(_get_osfhandle(_fileno(stream))), &mode) != 0;
+}
+bool stdin_is_terminal() { return is_console(stdin); }
+bool stderr_is_terminal() { return is_console(stderr); }
 
 static std::string narrow(const wchar_t* text, int n) {
     const int n_byte = WideCharToMultiByte(CP_UTF8, 0, text, n, nullptr, 0, nullptr, nullptr);
@@ -74,8 +80,23 @@ std::vector<std::string> utf8_arguments(int argc, char** argv) {
     return arguments;
 }
 
-std::filesystem::path native_path(const std::string& utf8) { return std::filesystem::u8path(utf8); }
+std::filesystem::path native_path(const std::string& utf8) {
+    // libstdc++ takes the prefix \\?\ for a folder. A path too long to go without it stays as it is.
+    const bool is_prefixed =
+        utf8.compare(0, 4, "\\\\?\\") == 0 && utf8.size() > 6 && utf8[5] == ':' && utf8.size() < 260;
+    return std::filesystem::u8path(is_prefixed ? utf8.substr(4) : utf8);
+}
 std::string utf8_path(const std::filesystem::path& path) { return narrow(path.native()); }
+
+bool names_device(const std::string& path) {
+    wchar_t full[MAX_PATH];
+    const DWORD n = GetFullPathNameW(widen(path).c_str(), MAX_PATH, full, nullptr);
+    return n > 4 && n < MAX_PATH && std::wstring(full, 4) == L"\\\\.\\";
+}
+bool same_spelling(const std::filesystem::path& a, const std::filesystem::path& b) {
+    std::filesystem::path x = a, y = b;
+    return CompareStringOrdinal(x.make_preferred().c_str(), -1, y.make_preferred().c_str(), -1, TRUE) == CSTR_EQUAL;
+}
 
 std::FILE* open_stream(const std::string& path, const char* mode) {
     return _wfopen(widen(path).c_str(), widen(mode).c_str());
@@ -105,7 +126,7 @@ bool read_line(std::string* line) {
 void prepare_streams() {
     _setmode(_fileno(stdin), _O_BINARY);
     _setmode(_fileno(stdout), _O_BINARY);
-    if (_isatty(_fileno(stdout)) || stderr_is_terminal()) SetConsoleOutputCP(CP_UTF8);
+    if (is_console(stdout) || stderr_is_terminal()) SetConsoleOutputCP(CP_UTF8);
 }
 
 /// As the C run-time of the program that is started takes it apart again.
@@ -120,13 +141,25 @@ static std::wstring quoted(const std::wstring& argument) {
     return out.append(n_backslash, L'\\') + L'"';
 }
 
-int run_program(const std::string& path, const std::vector<std::string>& arguments) {
+/// Ctrl-C goes to all programs of a console. This one waits for the other and returns its exit code.
+static BOOL WINAPI on_console_event(DWORD event) { return event == CTRL_C_EVENT || event == CTRL_BREAK_EVENT; }
+
+bool run_program(const std::string& path, const std::vector<std::string>& arguments, int* exit_code) {
     std::vector<std::wstring> words;
     std::vector<const wchar_t*> pointers;
     for (const std::string& a : arguments) words.push_back(quoted(widen(a)));
     for (const std::wstring& w : words) pointers.push_back(w.c_str());
     pointers.push_back(nullptr);
-    return static_cast<int>(_wspawnv(_P_WAIT, (widen(path) + L".exe").c_str(), pointers.data()));
+    SetConsoleCtrlHandler(on_console_event, TRUE);  // programs that are started do not inherit it
+    const intptr_t started = _wspawnv(_P_NOWAIT, (widen(path) + L".exe").c_str(), pointers.data());
+    if (started == -1) return false;
+    const HANDLE program = reinterpret_cast<HANDLE>(started);
+    DWORD code = 1;
+    WaitForSingleObject(program, INFINITE);
+    GetExitCodeProcess(program, &code);
+    CloseHandle(program);
+    *exit_code = static_cast<int>(code);
+    return true;
 }
 
 std::string executable_folder() {
@@ -153,6 +186,14 @@ bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
 std::vector<std::string> utf8_arguments(int argc, char** argv) { return std::vector<std::string>(argv, argv + argc); }
 std::filesystem::path native_path(const std::string& utf8) { return utf8; }
 std::string utf8_path(const std::filesystem::path& path) { return path.string(); }
+bool names_device(const std::string&) { return false; }
+bool same_spelling(const std::filesystem::path& a, const std::filesystem::path& b) {
+#if defined(__APPLE__)
+    return strcasecmp(a.c_str(), b.c_str()) == 0;
+#else
+    return a == b;
+#endif
+}
 std::FILE* open_stream(const std::string& path, const char* mode) { return std::fopen(path.c_str(), mode); }
 
 std::string environment(const char* name) {
@@ -169,12 +210,12 @@ void prepare_streams() {
         if (fcntl(fd, F_GETFD) == -1) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-int run_program(const std::string& path, const std::vector<std::string>& arguments) {
+bool run_program(const std::string& path, const std::vector<std::string>& arguments, int*) {
     std::vector<char*> pointers;
     for (const std::string& a : arguments) pointers.push_back(const_cast<char*>(a.c_str()));  // execv writes nothing
     pointers.push_back(nullptr);
     execv(path.c_str(), pointers.data());
-    return -1;
+    return false;
 }
 
 std::string executable_folder() {

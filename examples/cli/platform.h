@@ -17,6 +17,11 @@ std::vector<std::string> utf8_arguments(int argc, char** argv);
 std::filesystem::path native_path(const std::string& utf8);
 std::string utf8_path(const std::filesystem::path& path);
 
+/// Whether a path leads to a device by its name alone, as NUL and COM1 do on Windows.
+bool names_device(const std::string& path);
+/// Whether the system takes two paths for the same: Windows and macOS ignore case.
+bool same_spelling(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// std::fopen for a path in UTF-8.
 std::FILE* open_stream(const std::string& path, const char* mode);
 
@@ -30,9 +35,9 @@ bool read_line(std::string* line);
 /// null device, so that no file opened later gets its number; reading or writing it still fails.
 void prepare_streams();
 
-/// Replaces this process by the program at `path` (on Windows: runs it and returns its exit code). `arguments` begin
-/// with the program's name. Returns -1 if it cannot be started.
-int run_program(const std::string& path, const std::vector<std::string>& arguments);
+/// Replaces this process by the program at `path`. `arguments` begin with the program's name. Returns false if it
+/// cannot be started. On Windows: runs it and returns true with its exit code, which is negative after a crash.
+bool run_program(const std::string& path, const std::vector<std::string>& arguments, int* exit_code);
 
 /// The folder of this executable, or empty when the system does not tell.
 std::string executable_folder();

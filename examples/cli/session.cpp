@@ -65,8 +65,11 @@ static std::filesystem::file_time_type time_written(const std::string& path) {
 Status find_session(SessionFlag* o) {
     if (o->path.empty()) return {};
     if (const Status s = check_output(o->path, "--session"); !s.ok()) return s;
-    const std::filesystem::path folder = native_path(o->path).parent_path();
     std::error_code error;
+    if (names_device(o->path) || std::filesystem::is_directory(native_path(o->path), error))
+        return Status(Code::bad_argument,
+                      "--session " + o->path + ": this is a folder, a device or a pipe, expected a regular file");
+    const std::filesystem::path folder = native_path(o->path).parent_path();
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + utf8_path(folder) +
                                            "' does not exist; create it first");
