@@ -10,7 +10,7 @@ elseif(MINGW AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(APPEND auspex_windows_options -Wa,-mbig-obj)
   endif()
   # GCC saves vectors of 32 and 64 bytes on the stack with moves that need their alignment, and the stack of Windows is
-  # aligned to 16 bytes: a page fault (GCC bug 54412). Debian's GCC is patched, others are not. The assembler makes
+  # aligned to 16 bytes: a page fault (GCC bug 54412). Debian's GCC is patched, not all others are. The assembler makes
   # unaligned moves of them, which take the same time.
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     check_cxx_compiler_flag(-Wa,-muse-unaligned-vector-move AUSPEX_HAS_UNALIGNED_MOVES)

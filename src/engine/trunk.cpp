@@ -107,6 +107,7 @@ Status Trunk::run_piece(size_t end) {
 
 Status Trunk::prefill(size_t n, size_t n_keep) {
     follow();
+    kept_at_ = std::chrono::steady_clock::now();
     const size_t begin = timeline_.n_row(), end = begin + n;
     if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     while (timeline_.n_row() < end) {

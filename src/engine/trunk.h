@@ -180,7 +180,7 @@ class Trunk {
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
     size_t end_row_ = 0;
-    std::chrono::steady_clock::time_point kept_at_;  ///< when keep_reply() was called last
+    std::chrono::steady_clock::time_point kept_at_;  ///< when keep_reply() was called last, or a prompt came
     double recent_s_ = kRecentSeconds;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
