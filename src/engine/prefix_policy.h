@@ -16,8 +16,8 @@ constexpr uint32_t kPrefixGrid = 64;
 constexpr uint32_t kReplyStride = 512;
 /// Rows, and seconds, after which one more is kept near the end of the text, where a cycle ends: two of these stay.
 /// Where the end of a reply is taken back, the rows computed again take little time.
-constexpr uint32_t kRecentStride = 128;
-constexpr double kRecentSeconds = 1;
+constexpr uint32_t kRecentStride = 64;
+constexpr double kRecentSeconds = 0.5;
 
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over

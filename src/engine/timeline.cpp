@@ -72,9 +72,8 @@ void Timeline::step_back(size_t n) {
 }
 
 void Timeline::ask_for_prompt() {
-    size_t n = spans_.size();
-    while (n > 0 && spans_[n - 1].origin == RowOrigin::decoded) --n;
-    n_asked_ = n > 0 ? spans_[n - 1].first + spans_[n - 1].n : 0;
+    const bool replied = !spans_.empty() && spans_.back().origin == RowOrigin::decoded;
+    n_asked_ = replied ? spans_.back().first : n_row_;
 }
 
 void Timeline::add_span(size_t n, RowOrigin origin) {

@@ -45,7 +45,7 @@ class Timeline {
     /// Rows that the caller has asked for, with a prompt or by logits(): plain decoding has computed these, too.
     size_t n_asked() const { return n_asked_; }
     void ask(size_t n) { n_asked_ = n; }
-    /// The same for rows that came from elsewhere: what was decoded last is taken for a reply.
+    /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
     void ask_for_prompt();
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;

@@ -320,7 +320,19 @@ void Trunk::set_logits(std::vector<float> logits) {
 }
 
 std::vector<RowSpan> Trunk::spans() const {
-    return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
+    std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    const size_t n_asked = timeline_.n_asked(), n_row = timeline_.n_row();
+    if (spans.empty() || spans.back().origin != RowOrigin::decoded) return spans;
+    const size_t first = spans.back().first;
+    if (n_asked <= first || n_asked > n_row) return spans;
+    // A prompt of few rows is one span with the reply. So that ask_for_prompt() tells them apart they become two, and
+    // without a reply the last rows a step of a prompt, with the same bits.
+    const size_t at =
+        n_asked < n_row ? n_asked : std::max<size_t>(first, n_row - std::min<size_t>(n_row, kMaxTentative));
+    spans.pop_back();
+    if (at > first) spans.push_back({first, at - first, RowOrigin::decoded});
+    spans.push_back({at, n_row - at, n_asked < n_row ? RowOrigin::decoded : RowOrigin::prefilled});
+    return spans;
 }
 
 void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
