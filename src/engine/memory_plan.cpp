@@ -290,8 +290,10 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
                  counted_bytes(r.value()), r.value().fits});
     }
     SessionOptions next = o;
-    next.checkpoint_bytes = 0;
-    step(so_far, "no checkpoints", next, plan);
+    if (model.device->machine->kind() == Kind::cpu) {  // a GPU's limit counts only a buffer for copying them
+        next.checkpoint_bytes = 0;
+        step(so_far, "no checkpoints", next, plan);
+    }
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
     if (wide(o.kv_k) || wide(o.kv_v)) {
         next = o;

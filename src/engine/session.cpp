@@ -442,7 +442,7 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    const std::vector<detail::SpanBytes> spans = detail::span_bytes(s.trunk->spans(), s.options.exact_prompts);
+    const std::vector<detail::SpanBytes> spans = detail::span_bytes(s.trunk->spans_to_keep(), s.options.exact_prompts);
     snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, spans);
     s.timeline.close_step();  // saving applies the committed records
     AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &snap.bytes)));

@@ -320,7 +320,11 @@ void Trunk::set_logits(std::vector<float> logits) {
 }
 
 std::vector<RowSpan> Trunk::spans() const {
-    std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
+}
+
+std::vector<RowSpan> Trunk::spans_to_keep() const {
+    std::vector<RowSpan> spans = this->spans();
     const size_t n_asked = timeline_.n_asked(), n_row = timeline_.n_row();
     if (spans.empty() || spans.back().origin != RowOrigin::decoded) return spans;
     const size_t first = spans.back().first;

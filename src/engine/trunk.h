@@ -75,8 +75,9 @@ class Trunk {
     Status begin_save(StateWriter& to);
     /// Makes a kept state at `row` the live one. errors: the state is damaged.
     Status load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from);
-    /// How the rows were computed, for timelines that go on from here.
     std::vector<RowSpan> spans() const;
+    /// The same for what is kept: it also tells where the last prompt ended.
+    std::vector<RowSpan> spans_to_keep() const;
     SlotId hidden_slot() const { return model_.plan.trunk.hidden; }
 
     /// Tells the tree what was appended, computed and dropped since it was told last.
