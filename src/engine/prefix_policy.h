@@ -14,8 +14,8 @@ namespace detail {
 constexpr uint32_t kPrefixGrid = 64;
 /// Rows between two states within a generated text.
 constexpr uint32_t kReplyStride = 512;
-/// Rows, and seconds, after which one more is kept near the end of the text, where a cycle ends: two of these stay.
-/// Where the end of a reply is taken back, the rows computed again take little time.
+/// A state is also kept where a cycle ends so many rows and seconds after the last one. Only the last two of these
+/// stay: they bound what is computed again where the end of a reply is taken back.
 constexpr uint32_t kRecentStride = 64;
 constexpr double kRecentSeconds = 0.5;
 

@@ -236,7 +236,7 @@ void PrefixTree::drop_replies(size_t above) {
     }
 }
 
-/// Drops the live run's recent states but the last ones.
+/// Drops the live run's recent states but the last n_kept.
 void PrefixTree::drop_recent(size_t n_kept) {
     const std::vector<uint32_t> on = tree_[live_end()].states;
     for (size_t k = on.size(); k-- > 0;) {

@@ -125,7 +125,7 @@ class PrefixTree {
     size_t next_reply_row(size_t row) const;
     /// Whether it is due at this row, at least 1.
     bool is_reply_row(size_t row) const { return next_reply_row(row - 1) == row; }
-    /// Whether keep_reply() is due for a recent state: anywhere from some row on.
+    /// Whether keep_reply() is due at this row for a recent state: recent_stride rows after the last state, or later.
     bool is_recent_due(size_t row) const;
     /// Keeps the live state, which lies within a generated text. Decoding stops at each reply row, drafts or not, and
     /// where a prompt that cuts the text goes back to, and so its bits, must not depend on how far decoding went beyond

@@ -160,7 +160,7 @@ Status Session::Impl::leave_text() {
 Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
     constexpr size_t kMaxTakenBack = 64, kMaxAgain = 2 * detail::kReplyStride;
     if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return 0;
-    // The last row can be kept with its logits, but for the one before the last step.
+    // A row can be the last, with its logits, unless the last step began right after it.
     const size_t n = goes_on || n_kept == timeline.step_first() ? n_kept - 1 : n_kept;
     if (n >= timeline.n_row()) return 0;
     size_t n_again = 0;
@@ -179,9 +179,9 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     size_t n_again = 0;
     AUSPEX_TRY(shorten_reply(same, wanted.size() > same).get(n_again));
     constrained.replaced(same, wanted.size());
-    const size_t n_kept = timeline.n_row();
-    if (same >= n_kept) cache.cut(same);
-    const bool complete = wanted.size() == same && same == timeline.n_row();
+    const size_t n_row = timeline.n_row();
+    if (same >= n_row) cache.cut(same);
+    const bool complete = wanted.size() == same && same == n_row;
     if (complete) {
         timeline.close_step();  // plain decoding runs the last token here, and a prompt goes on after it
         AUSPEX_TRY(trunk->find_logits());
@@ -204,7 +204,7 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (sources.text) sources.text->replaced(same);
     timeline.assign(wanted);
     report.n_live = n_given;
-    if (n_again > 0 && report.rows_reused == n_kept) {
+    if (n_again > 0 && report.rows_reused == n_row) {
         report.rows_reused -= n_again;
         report.rows_computed += n_again;
         report.checkpoint_row = report.rows_reused;

@@ -1,5 +1,7 @@
 #include "trunk.h"
 
+#include "draft.h"
+
 #include <algorithm>
 
 namespace auspex {
@@ -170,7 +172,7 @@ bool Trunk::must_keep_reply() const {
     if (n <= tree_->n_row()) return false;
     if (tree_->is_reply_row(n)) return true;
     if (!tree_->is_recent_due(n)) return false;
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - kept_at_).count() >= recent_s_;
+    return seconds_since(kept_at_) >= recent_s_;
 }
 
 Status Trunk::keep_reply() {
@@ -329,8 +331,8 @@ std::vector<RowSpan> Trunk::spans_to_keep() const {
     if (spans.empty() || spans.back().origin != RowOrigin::decoded) return spans;
     const size_t first = spans.back().first;
     if (n_asked <= first || n_asked > n_row) return spans;
-    // A prompt of few rows is one span with the reply. So that ask_for_prompt() tells them apart they become two, and
-    // without a reply the last rows a step of a prompt, with the same bits.
+    // A prompt of few rows is one span with the reply after it. ask_for_prompt() needs them apart: the reply becomes a
+    // span of its own. If there is no reply, the last rows become a step of a prompt, which has the same bits.
     const size_t at =
         n_asked < n_row ? n_asked : std::max<size_t>(first, n_row - std::min<size_t>(n_row, kMaxTentative));
     spans.pop_back();

@@ -52,8 +52,6 @@ class Trunk {
     /// The device loop begins: it applies the records of the last step.
     void begin_device_loop();
 
-    /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
-    void step_back(size_t n);
     /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
     /// computed. For tokens that were computed ahead and are not wanted: the first n_token, n or n + 1, stay. errors:
     /// also cancelled, as repair(true).
@@ -157,6 +155,8 @@ class Trunk {
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
     size_t next_piece(size_t end) const;
+    /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
+    void step_back(size_t n);
     void shorten_tree(size_t n);
     /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
     /// unless the context has lost them, or those that are missing where it was cancelled before.
