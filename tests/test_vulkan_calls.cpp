@@ -65,6 +65,10 @@ struct Life {
         device.impl()->machine = vk::make_backend(opened);
         return {};
     }
+    /// What workers build belongs to the phase that requested it.
+    void finish_pipelines() {
+        if (opened) (void)opened->pipelines->wait_all();
+    }
     void close() {
         session = Session();
         model = Model();
@@ -133,6 +137,7 @@ struct Calls {
             for (DriverCall* c : DriverCall::all()) c->n_call = 0;
             const Status s = p == Phase::open && warm ? life.adopt(warm) : life.run(p, bytes);
             REQUIRE_MESSAGE(s.ok(), name(p) << ": " << s.message());
+            life.finish_pipelines();
             if (p == Phase::open) warm = life.opened;
             if (p == Phase::decode) text.assign(life.session.history().begin(), life.session.history().end());
             for (const DriverCall* c : DriverCall::all()) counts[size_t(p)].push_back(c->n_call);
@@ -158,9 +163,11 @@ struct Calls {
             for (const Phase p : kPhases) {
                 if (p == phase) break;
                 if (p != Phase::open || !on_warm) REQUIRE(life.run(p, bytes).ok());
+                life.finish_pipelines();
             }
             driver_fault.arm(call, error, after);
             const Status s = life.run(phase, bytes);
+            life.finish_pipelines();
             CHECK(driver_fault.disarm());
             ++n_case;
             n_failed += !s.ok();
