@@ -172,6 +172,10 @@ class Chat(BaseServer):
         self.assertEqual(choice["logprobs"]["text_offset"], [len("".join(tokens[:i])) for i in range(6)])
         for value, top in zip(choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], strict=True):
             self.assertEqual((len(top), value), (2, max(top.values())))
+        more = self.ok(self.server.post("/v1/completions", {**body, "logprobs": 20}))["choices"][0]
+        for top in more["logprobs"]["top_logprobs"]:
+            whole = sum(math.exp(x) for x in top.values())  # of a log's next token, twenty are nearly all that is likely
+            self.assertTrue(0.999 < whole <= 1 + 1e-9, whole)
         chunks = [c["choices"][0]["logprobs"] for _, c in self.server.stream("/v1/completions", body) if c != "[DONE]"]
         for key in ("tokens", "token_logprobs", "text_offset"):
             self.assertEqual([x for c in chunks if c for x in c[key]], choice["logprobs"][key])
