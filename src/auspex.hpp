@@ -17,7 +17,8 @@
 // Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history(),
 //            stats() and cancel() of that Session: every other method changes nothing there and returns bad_argument
 //            or an empty value. It must not destroy or move the Session. Callbacks should not throw: an exception
-//            from a callback of a Session passes through the call, and the Session stays usable.
+//            from a callback of a Session passes through the call, and the Session stays usable. One that says that
+//            memory ran out (std::bad_alloc, std::length_error) is out_of_memory.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
@@ -415,7 +416,8 @@ class AUSPEX_API Model {
     /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end, unless options say so.
     ///
     /// errors    bad_argument: an empty Model; out_of_memory.
-    /// cost      about a microsecond per ten bytes; a word of megabytes takes several, and 20 bytes of memory per byte.
+    /// cost      about a microsecond per ten bytes; a word of megabytes takes several, and 22 bytes of memory per byte
+    ///           (three times that for invalid UTF-8, of which each byte becomes three).
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only, and the prompt begins
     /// a history (EncodeOptions::begin). marks: if given, gets the prompt's stops as rows, for Session::sync.
@@ -911,7 +913,7 @@ enum class MemoryPlace {
     allocator,  ///< through DeviceOptions::allocator
     device,     ///< the GPU's memory
     file,       ///< read in place in the file's mapping or copy; takes nothing itself
-    host,       ///< bookkeeping, through the standard allocator
+    host,       ///< through the standard allocator; on a GPU also the driver's memory that the host reads and writes
     pinned,     ///< the system's memory, read there by the GPU: experts for which its own memory has no room
 };
 struct MemoryItem {
@@ -1080,7 +1082,8 @@ class AUSPEX_API Session {
     Session(Session&&) noexcept;
     Session& operator=(Session&&) noexcept;
 
-    /// Opens a session and takes all the memory it will ever need; only score_mtp() takes more, while it runs.
+    /// Opens a session and takes the memory that plan() lists. What comes later is small and bounded, docs/MEMORY.md
+    /// names it; only score_mtp() takes another context, while it runs.
     ///
     /// errors    bad_argument, unsupported: an option, named.
     ///           out_of_memory: the text says how much was needed and which options would take less.

@@ -340,6 +340,19 @@ TEST_CASE("a text that becomes too ambiguous ends at the same token at every dep
     }
 }
 
+TEST_CASE("a history beyond what a constraint can match is unsupported, not refused") {
+    const Tiny tiny;
+    Session session = draft_rig::open(tiny.model, {});
+    sync(session, std::vector<Token>(500, '('));
+    Sampling s = constrained(gbnf(tiny.model, "root ::= \"(\" root \")\" | \"(\" root \"]\" | \"x\""));
+    s.constrained_from = 0;
+    const Status limit = session.next(s).status();
+    CHECK(limit.code == Code::unsupported);
+    CHECK(limit.text.find("more than 512 ways") != std::string::npos);
+    CHECK(session.history().size() == 500);
+    CHECK(session.next({}).ok());
+}
+
 TEST_CASE("after a constraint that cannot go on tokens can be taken back, at every depth") {
     const Tiny tiny;
     const Constraint c = rule(tiny.model, [](Span<const Token> text, Token id) { return text.size() < 6 && id < 256; });

@@ -304,6 +304,10 @@ TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     wrong.sampling.top_p = 2;
     ReplyGenerator refused(model, session, wrong);
     CHECK(refused.next().status().text.find("top_p") != std::string::npos);
+    // What the session refuses is not taken for a full context.
+    const Session elsewhere = std::move(session);
+    CHECK(reply.push(5).status().text.find("Session::create") != std::string::npos);
+    CHECK(reply.ended() == Finish::none);
 }
 
 TEST_CASE("two replies take turns on one session and are what they are alone") {

@@ -174,7 +174,7 @@ class Chat(BaseServer):
             self.assertEqual((len(top), value), (2, max(top.values())))
         more = self.ok(self.server.post("/v1/completions", {**body, "logprobs": 20}))["choices"][0]
         for top in more["logprobs"]["top_logprobs"]:
-            whole = sum(math.exp(x) for x in top.values())  # of a log's next token, twenty are nearly all that is likely
+            whole = sum(math.exp(x) for x in top.values())  # of a log's next token, twenty are nearly all
             self.assertTrue(0.999 < whole <= 1 + 1e-9, whole)
         chunks = [c["choices"][0]["logprobs"] for _, c in self.server.stream("/v1/completions", body) if c != "[DONE]"]
         for key in ("tokens", "token_logprobs", "text_offset"):

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <system_error>
 
 #include "session_rig.h"
 #include "tiny.h"
@@ -361,6 +362,10 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
         }
     CHECK(n_thrown == 2);
     CHECK(std::equal(windowed.begin(), windowed.begin() + 20, session.history().begin() + 40));
+    // As <filesystem> throws, whose errors are of the type of a thread that could not be started.
+    const std::system_error missing(std::make_error_code(std::errc::no_such_file_or_directory));
+    const auto fails = [&](size_t, Span<const float>) { throw missing; };
+    CHECK_THROWS_AS((void)session.score(ids, fails).ok(), std::system_error);
 }
 
 TEST_CASE("tokens of a cycle that a callback threw out of are dropped where logits() or another sampling follows") {

@@ -84,10 +84,10 @@ void tell_windows(const auspex::Stats& stats) {
 
 static const char* place_name(auspex::MemoryPlace p) {
     switch (p) {
-        case auspex::MemoryPlace::allocator: return "host";
         case auspex::MemoryPlace::device: return "device";
         case auspex::MemoryPlace::file: return "mapped file";
-        case auspex::MemoryPlace::host: return "bookkeeping";
+        case auspex::MemoryPlace::allocator:
+        case auspex::MemoryPlace::host: return "host";
         case auspex::MemoryPlace::pinned: return "host, read by the GPU";
     }
     return "";

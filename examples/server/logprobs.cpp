@@ -35,7 +35,7 @@ std::string text_name(const std::string& bytes) {
 
 // A row has a quarter of a million logits, and a token of a small model takes less than a millisecond on a GPU: the
 // loops over a row are written so that a compiler makes vectors of them.
-constexpr size_t kLane = 16, kBlock = 256;
+constexpr size_t kWidth = 16, kBlock = 256;
 
 /// The ids of the n largest logits, the largest first; among equal ones the lower id.
 std::vector<Token> find_top(Span<const float> logits, size_t n) {
@@ -46,14 +46,14 @@ std::vector<Token> find_top(Span<const float> logits, size_t n) {
     std::vector<Token> top;
     for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
         const size_t end = std::min(begin + kBlock, logits.size());
-        float largest[kLane];
-        std::fill(largest, largest + kLane, logits[begin]);
+        float largest[kWidth];
+        std::fill(largest, largest + kWidth, logits[begin]);
         size_t i = begin;
-        for (; i + kLane <= end; i += kLane)
-            for (size_t k = 0; k < kLane; ++k) largest[k] = std::max(largest[k], logits[i + k]);
+        for (; i + kWidth <= end; i += kWidth)
+            for (size_t k = 0; k < kWidth; ++k) largest[k] = std::max(largest[k], logits[i + k]);
         for (; i < end; ++i) largest[0] = std::max(largest[0], logits[i]);
-        const float most = *std::max_element(largest, largest + kLane);
-        if (top.size() == n && most <= logits[static_cast<size_t>(top.back())]) continue;
+        const float max = *std::max_element(largest, largest + kWidth);
+        if (top.size() == n && max <= logits[static_cast<size_t>(top.back())]) continue;
         for (i = begin; i < end; ++i) {
             const Token t = static_cast<Token>(i);
             if (top.size() == n && !before(t, top.back())) continue;

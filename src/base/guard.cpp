@@ -31,8 +31,9 @@ Status status_of_exception() {
     try {
         throw;
     } catch (const std::bad_alloc&) {
-    } catch (const std::length_error&) {  // a container asked for more than it can address
-    } catch (const std::system_error&) {
+    } catch (const std::length_error&) {    // a container asked for more than it can address
+    } catch (const std::system_error& e) {  // also the base of what <filesystem> and streams throw, in a callback
+        if (e.code() != std::errc::resource_unavailable_try_again) throw;
         return short_of(Code::out_of_memory, "no more threads",
                         "the system refused to start another thread; end other programs, or ask for fewer threads");
     }

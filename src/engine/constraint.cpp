@@ -158,7 +158,9 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
         const Token id = history[first_ + n_];
         if (accept(id)) continue;
         const size_t at = first_ + n_;
+        const Status limit = state_->status();  // of the constraint itself: it cannot say whether the token is allowed
         forget();
+        if (!limit.ok()) return limit;
         return fail(Code::bad_argument, "the constraint refuses token ", at, " of the history (id ", id,
                     "), its text begins at token ", first, "; sync() to a history that it allows");
     }

@@ -172,9 +172,9 @@ Status ReplyGenerator::Impl::close_thinking() {
 Status ReplyGenerator::Impl::append(Span<const Token> ids) {
     std::vector<Token> longer = history;
     longer.insert(longer.end(), ids.begin(), ids.end());
-    const Status s = session.sync(longer).status();
-    if (s.code != Code::bad_argument) return s;
-    finish = Finish::context;  // more tokens than it holds
+    const Session::Impl* of_session = session.impl();
+    if (!of_session || longer.size() <= of_session->options.n_context) return session.sync(longer).status();
+    finish = Finish::context;
     return {};
 }
 

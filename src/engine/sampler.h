@@ -21,8 +21,9 @@ Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key);
 /// (id / 4, position, 0, 0), word id mod 4, and the seed as key.
 float gumbel(uint64_t seed, uint64_t position, uint32_t id);
 
-/// The fields of Sampling that are plain values come first, in so many bytes: a session file holds them.
-constexpr size_t kSamplingBytes = offsetof(Sampling, constraint);
+/// The fields of Sampling that are plain values come first, in so many bytes: a session file holds them. (offsetof is
+/// not for Sampling: with the standard library's checks on, a vector makes it a type without standard layout.)
+constexpr size_t kSamplingBytes = 6 * sizeof(float) + sizeof(int) + sizeof(uint32_t) + sizeof(uint64_t);
 
 /// errors    bad_argument: a value out of range, named.
 Status check_sampling(const Sampling& sampling);
