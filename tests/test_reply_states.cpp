@@ -175,6 +175,17 @@ void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uin
         }
 }
 
+/// The sources of drafts, none of them first. lookup: `truth`, what the model says after its prompt.
+template <class F>
+void for_each_source(const Model& model, const std::vector<Token>& truth, F visit) {
+    for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
+        CAPTURE(static_cast<int>(source));
+        Session session = open(model, options_of(source, 5, 0));
+        if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(truth));
+        visit(session, source == Draft::off);
+    }
+}
+
 }  // namespace test_reply_states
 
 using namespace test_reply_states;
@@ -251,6 +262,86 @@ TEST_CASE("after logits() a prompt computes the same rows and bits with save() o
         }
         CHECK(turns[1].logits == turns[0].logits);
         CHECK(turns[2].logits == turns[0].logits);
+    }
+}
+
+TEST_CASE("a reply that goes on after sync() has named its end or its next token leaves the same states") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    Session plain = open(model, options_of(Draft::off, 0, 0));
+    sync(plain, tiny_ids(40, 31));
+    grow(plain, 140);
+    const std::vector<Token> said = history(plain, 140);
+    for (size_t n = 41; n <= 52; ++n)
+        for (const bool one_more : {false, true}) {
+            CAPTURE(n);
+            CAPTURE(one_more);
+            size_t base = 0;
+            std::vector<float> want;
+            for_each_source(model, said, [&](Session& session, bool is_plain) {
+                sync(session, tiny_ids(40, 31), {{30, false}});
+                grow(session, n);
+                sync(session, history(plain, n + (one_more ? 1 : 0)));
+                grow(session, 140);
+                CHECK(history(session, 140) == said);
+                const SyncReport r = sync(session, join(history(session, n + 4), tiny_ids(5, 40)));
+                const std::vector<float> logits = all_logits(session);
+                if (is_plain) {
+                    base = r.checkpoint_row;
+                    want = logits;
+                }
+                CHECK(r.checkpoint_row == base);
+                CHECK(logits == want);
+            });
+            CHECK(base == 30);
+        }
+}
+
+TEST_CASE("a reply to a text that was scored is taken back as plain decoding has it") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    const std::vector<Token> text = tiny_ids(40, 31);
+    Session plain = open(model, options_of(Draft::off, 0, 0));
+    sync(plain, text);
+    grow(plain, 70);
+    std::vector<float> want;
+    for_each_source(model, history(plain), [&](Session& session, bool is_plain) {
+        sync(session, tiny_ids(90, 5));  // a longer prompt than the text
+        REQUIRE(session.score(text, [](size_t, Span<const float>) {}).ok());
+        grow(session, 52);
+        const SyncReport r = sync(session, join(history(session, 51), tiny_ids(5, 40)));
+        CHECK(r.rows_computed == 6);
+        const std::vector<float> logits = all_logits(session);
+        if (is_plain) want = logits;
+        CHECK(logits == want);
+    });
+}
+
+TEST_CASE("tokens taken back after logits() are computed again as they were") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    const std::vector<Token> text = tiny_ids(100, 31);
+    Session plain = open(model, options_of(Draft::off, 0, 0));
+    sync(plain, text);
+    grow(plain, 130);
+    for (size_t n_cut = 0; n_cut <= 5; ++n_cut) {
+        CAPTURE(n_cut);
+        std::vector<float> want;
+        for_each_source(model, history(plain), [&](Session& session, bool is_plain) {
+            for (const bool asks : {false, true}) {
+                if (n_cut == 0 && !asks) continue;  // the last row is computed with the prompt
+                CAPTURE(asks);
+                sync(session, {});
+                sync(session, text);
+                for (size_t n_left = 12; n_left > 0;) n_left -= session.next({}, n_left).value().size();
+                if (asks) REQUIRE(session.logits().ok());
+                const SyncReport r = sync(session, join(history(session, 112 - n_cut), tiny_ids(5, 40)));
+                if (asks && n_cut > 0) CHECK(r.reason == SyncReason::checkpoint);
+                const std::vector<float> logits = all_logits(session);
+                if (is_plain && asks == (n_cut == 0)) want = logits;
+                CHECK(logits == want);
+            }
+        });
     }
 }
 

@@ -31,16 +31,17 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;
     }
-    // Token by token a reply is one request, as next() writes it.
-    const bool next_token = marks.empty() && same == live_.size() && wanted.size() == same + 1;
+    // Token by token a reply is one request, as next() writes it; so is its end, where only its last row is missing.
+    const bool in_reply = marks.empty() && same == live_.size() &&
+                          (wanted.size() == same + 1 || (wanted.size() == same && same == n_row_ + 1));
     changing_ = true;
-    if (!next_token) {
+    if (!in_reply) {
         ++request_;
         drop_recent(0);
     }
     close_live();
     Found found = find(wanted);
-    found.in_reply = next_token && found.live && found.row + 1 >= same;
+    found.in_reply = in_reply && found.live && found.row + 1 >= same;
     report.known = found.known;
     report.checkpoint_row = report.rows_reused = found.row;
     report.rows_computed = wanted.size() - found.row;

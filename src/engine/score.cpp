@@ -105,6 +105,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     s.timeline.assign(all);
+    s.timeline.ask(all.size());
     s.trunk->follow();
     while (s.timeline.n_row() < all.size()) {
         const size_t first = s.timeline.n_row();

@@ -153,29 +153,33 @@ Status Session::Impl::leave_text() {
     return s;
 }
 
-/// Undoes the end of a reply that is taken back after n_kept tokens: the rows before keep the bits of decoding, as if
-/// the reply had ended there, however far it was computed. More text is prefilled from where plain decoding, which has
-/// sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise. Returns how many rows were
-/// computed again for it. Nothing is undone further back, where the text that follows replaces a branch.
+/// Undoes the end of a reply that is taken back after n_kept tokens: the rows before keep the bits of decoding, and the
+/// session is as if the reply had ended there, however far it was computed. More text is prefilled from where plain
+/// decoding, which has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
+/// Returns how many rows were computed again for it. Nothing is undone further back, where the text that follows
+/// replaces a branch.
 Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
     constexpr size_t kMaxTakenBack = 64, kMaxAgain = 2 * detail::kReplyStride;
     if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return 0;
-    // A row can be the last, with its logits, unless the last step began right after it.
-    const size_t n = goes_on || n_kept == timeline.step_first() ? n_kept - 1 : n_kept;
-    if (n >= timeline.n_row()) return 0;
+    // Where nothing follows, the last row has the logits, unless the last step began right after it.
+    const bool without_last = goes_on ? n_kept != timeline.n_for_logits() : n_kept == timeline.step_first();
+    const size_t n = without_last ? n_kept - 1 : n_kept;
     size_t n_again = 0;
-    if (!timeline.can_step_back(n)) {
+    if (n < timeline.n_row() && !timeline.can_step_back(n)) {
         n_again = n - tree->nearest_state(n, false).second;
         const bool is_near = n_kept < timeline.size() && n + kMaxTakenBack >= timeline.n_given();
         if (!is_near || n_again > kMaxAgain) return 0;
     }
-    AUSPEX_TRY(trunk->rewind(n, n_kept));
+    if (n < timeline.n_row()) AUSPEX_TRY(trunk->rewind(n, n_kept));
+    timeline.truncate(n_kept);
     return n_again;
 }
 
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
+    const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
+    const Token taken_back = same < n_given ? timeline.tokens()[same] : -1;
     size_t n_again = 0;
     AUSPEX_TRY(shorten_reply(same, wanted.size() > same).get(n_again));
     constrained.replaced(same, wanted.size());
@@ -186,7 +190,6 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
         timeline.close_step();  // plain decoding runs the last token here, and a prompt goes on after it
         AUSPEX_TRY(trunk->find_logits());
     }
-    const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
     if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
     const bool has_logits = complete && trunk->has_logits();
     // A state that is kept of the tip has no pending hidden rows; where the text goes on, they are needed anyway.
@@ -204,6 +207,8 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (sources.text) sources.text->replaced(same);
     timeline.assign(wanted);
     report.n_live = n_given;
+    report.token_before = taken_back;
+    if (same < n_given && report.reason == SyncReason::appended) report.reason = SyncReason::resumed;
     if (n_again > 0 && report.rows_reused == n_row) {
         report.rows_reused -= n_again;
         report.rows_computed += n_again;
@@ -335,7 +340,7 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
         s.timeline.close_step();  // a prompt goes on after this row, also where save() or fork() applies its records
-        s.timeline.ask(s.timeline.n_row());
+        s.timeline.ask_for_logits();
         s.stats.rows_decoded += 1;
         s.trunk->report_windows();
     }

@@ -46,7 +46,7 @@ void Timeline::copy(const Timeline& other) {
     assign(other.tokens());
     resume(other.n_row_, other.spans_);
     n_given_ = other.n_given_;
-    n_asked_ = other.n_asked_;
+    ask_as(other);
 }
 
 void Timeline::prefilled(size_t n) {
@@ -73,7 +73,7 @@ void Timeline::step_back(size_t n) {
 
 void Timeline::ask_for_prompt() {
     const bool replied = !spans_.empty() && spans_.back().origin == RowOrigin::decoded;
-    n_asked_ = replied ? spans_.back().first : n_row_;
+    ask(replied ? spans_.back().first : n_row_);
 }
 
 void Timeline::add_span(size_t n, RowOrigin origin) {

@@ -42,9 +42,13 @@ class Timeline {
     void give_one() { ++n_given_; }
     /// The caller knows the first n tokens.
     void give_only(size_t n) { n_given_ = n; }
-    /// Rows that the caller has asked for, with a prompt or by logits(): plain decoding has computed these, too.
+    /// Rows that the caller has asked for with a prompt: a reply begins after them.
     size_t n_asked() const { return n_asked_; }
-    void ask(size_t n) { n_asked_ = n; }
+    void ask(size_t n) { n_asked_ = n, n_for_logits_ = 0; }
+    /// Rows of a reply that logits() has asked for: plain decoding, too, has run the last of them. 0: none.
+    size_t n_for_logits() const { return n_for_logits_; }
+    void ask_for_logits() { n_for_logits_ = n_row_; }
+    void ask_as(const Timeline& other) { n_asked_ = other.n_asked_, n_for_logits_ = other.n_for_logits_; }
     /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
     void ask_for_prompt();
     /// How many tokens at the start are the same.
@@ -83,7 +87,7 @@ class Timeline {
 
     std::vector<Token> tokens_;  ///< [n_context + n_tail]
     size_t n_few_ = 0;           ///< rows that a tentative step may have: n_tail
-    size_t size_ = 0, n_row_ = 0, n_given_ = 0, n_asked_ = 0;
+    size_t size_ = 0, n_row_ = 0, n_given_ = 0, n_asked_ = 0, n_for_logits_ = 0;
     size_t step_first_ = 0;   ///< first row of the last tentative step
     bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
     std::vector<RowSpan> spans_;

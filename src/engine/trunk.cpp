@@ -327,7 +327,7 @@ std::vector<RowSpan> Trunk::spans() const {
 
 std::vector<RowSpan> Trunk::spans_to_keep() const {
     std::vector<RowSpan> spans = this->spans();
-    const size_t n_asked = timeline_.n_asked(), n_row = timeline_.n_row();
+    const size_t n_row = timeline_.n_row(), n_asked = timeline_.n_for_logits() == n_row ? n_row : timeline_.n_asked();
     if (spans.empty() || spans.back().origin != RowOrigin::decoded) return spans;
     const size_t first = spans.back().first;
     if (n_asked <= first || n_asked > n_row) return spans;
