@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <tuple>
 
 #include "../src/engine/prefix_tree.h"
 #include "support.h"
@@ -168,7 +169,17 @@ struct PrefixRig {
         tree.make_room(1);
         store.compute(tree.n_row(), id);
         tree.computed(1, true);
-        if (tree.is_reply_row(tree.n_row())) tree.keep_reply();
+        if (tree.is_reply_row(tree.n_row()) || tree.is_recent_due(tree.n_row())) tree.keep_reply();
+    }
+    /// What is kept, apart from recent states, in an order of its own.
+    std::vector<PrefixTree::StateInfo> kept() const {
+        std::vector<PrefixTree::StateInfo> all = tree.states();
+        const auto is_recent = [](const auto& s) { return s.kind == auspex::detail::StateKind::recent; };
+        all.erase(std::remove_if(all.begin(), all.end(), is_recent), all.end());
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+            return std::tie(a.tokens, a.kind, a.pinned, a.age) < std::tie(b.tokens, b.kind, b.pinned, b.age);
+        });
+        return all;
     }
 
     FakeStore store;

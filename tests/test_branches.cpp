@@ -1,4 +1,5 @@
 // A session that goes back to checkpoints computes only what is new, and gives the text of one that starts over.
+#include "../src/engine/memory_plan.h"
 #include "session_file_rig.h"
 #include "tiny.h"
 
@@ -274,6 +275,41 @@ TEST_CASE("tokens sampled after a cancelled prompt do not pass for that prompt")
         more(session, 20);
         more(scratch, 20);
         CHECK(first(history(session), prompt.size() + 20) == first(history(scratch), prompt.size() + 20));
+    }
+}
+
+TEST_CASE("what a budget has room for does not depend on drafting") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    ContextOptions context;
+    SessionOptions options = options_of(Draft::off, 0);
+    StateSizes sizes;
+    REQUIRE(plan_context_options(model.impl()->plan, options, &context, nullptr).ok());
+    REQUIRE(checkpoint_sizes(model.impl()->plan, context).get(sizes).ok());
+    for (const uint64_t n_row : {0, 128, 192, 256, 320, 384, 512}) {
+        CAPTURE(n_row);
+        std::vector<size_t> want;
+        const std::pair<Draft, double> ways[] = {
+            {Draft::off, 1e9}, {Draft::off, 0}, {Draft::mtp, 0}, {Draft::mtp, 1e9}, {Draft::lookup, 0}};
+        for (const auto& [source, recent_seconds] : ways) {
+            CAPTURE(static_cast<int>(source));
+            CAPTURE(recent_seconds);
+            Session session = open(model, options_of(source, 3 * sizes.state_bytes + n_row * sizes.row_bytes));
+            session.impl()->tree->set_reply_stride(1024, 40);
+            session.impl()->trunk->set_recent_seconds(recent_seconds);
+            std::vector<Token> talk[2] = {tiny_ids(150, 1), tiny_ids(100, 2)};
+            std::vector<size_t> bases;
+            for (uint64_t i = 0; i < 7; ++i) {
+                std::vector<Token>& t = talk[i % 3 == 2];
+                t = join(i == 4 ? first(t, 170) : t, tiny_ids(20, 10 + i));
+                bases.push_back(sync(session, t, {{t.size() - 3, i < 2}}).checkpoint_row);
+                grow(session, t.size() + 90);
+                t = history(session, t.size() + 90);
+                sync(session, t);  // drafts may have gone beyond that
+            }
+            if (want.empty()) want = bases;
+            CHECK(bases == want);
+        }
     }
 }
 

@@ -155,9 +155,10 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
-    const StateSizes sizes = StateSizes::of(plan, shapes);
+    StateSizes sizes;
+    AUSPEX_TRY(checkpoint_sizes(plan, context).get(sizes));
     AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
-    context.saved_state_bytes = saved_state_bytes(sizes, m.checkpoint_bytes);
+    context.saved_state_bytes = saved_state_bytes(StateSizes::of(plan, shapes), m.checkpoint_bytes);
     AUSPEX_TRY(plan_weights(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
@@ -474,6 +475,15 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
             Code::bad_argument,
             "kv_budget_bytes and windows were both given; the budget chooses the windows, so give one of them");
     return meet_budget(plan, layers, o.kv_budget_bytes, context, rule);
+}
+
+Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context) {
+    const uint32_t window = DraftOptions().window;
+    if (!context.mtp || (context.mtp_window != 0 && context.mtp_window < window)) context.mtp_window = window;
+    context.mtp = !plan.mtp.empty();
+    std::vector<KvShape> shapes;
+    AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
+    return StateSizes::of(plan, shapes);
 }
 
 void choose_ubatch(const Model::Impl& model, SessionOptions* o) {

@@ -27,6 +27,10 @@ Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<Memo
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
+/// What a checkpoint and a parked row take from the budget: with the rows of the draft block, where the model has one,
+/// also in a session that does not draft. What fits, and so which rows are computed again, does not depend on drafting.
+Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context);
+
 /// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
 /// with kv_budget_bytes: longer steps need longer rings, which would leave less of the budget for the windows.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);

@@ -26,7 +26,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     const size_t n_failed = n_failed_;
     stops_.clear();
     i_stop_ = 0;
-    if (has_logits && same == wanted.size() && same == live_.size() && same == n_row_) {
+    if ((has_logits || wanted.empty()) && same == wanted.size() && same == live_.size() && same == n_row_) {
         report.reason = SyncReason::unchanged;
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;

@@ -219,6 +219,7 @@ class PrefixTree {
         bool asked_again = false;  ///< a later prompt has its text, too
         bool held = false;         ///< the store has it
         uint64_t last_use = 0, last_live = 0;
+        uint64_t serial = 0;  ///< in the order in which they were claimed; 0: a recent one
     };
     struct Block {
         uint32_t n_ref = 0;
@@ -344,6 +345,7 @@ class PrefixTree {
     UseRates rates_;
 
     uint64_t request_ = 0;
+    uint64_t n_claimed_ = 0;      ///< the last State::serial
     size_t n_lone_pin_ = 0;       ///< pinned states taken since the text of one was asked for again
     uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
     uint64_t held_ = 0, peak_ = 0;

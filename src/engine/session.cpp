@@ -34,10 +34,11 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
-    const StateSizes sizes = StateSizes::of(plan, kv);
+    StateSizes sizes;
+    AUSPEX_TRY(checkpoint_sizes(plan, context_options).get(sizes));
     uint64_t budget = 0;
     AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
-    context_options.saved_state_bytes = saved_state_bytes(sizes, budget);
+    context_options.saved_state_bytes = saved_state_bytes(StateSizes::of(plan, kv), budget);
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     constrained.open(*model);
