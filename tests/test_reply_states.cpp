@@ -345,6 +345,25 @@ TEST_CASE("tokens taken back after logits() are computed again as they were") {
     }
 }
 
+TEST_CASE("the report counts rows that a cancelled sync() left to compute again") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    Session session = open(model, options_of(Draft::off, 0, 0));
+    sync(session, tiny_ids(100, 31), {{90, false}});
+    grow(session, 120);
+    REQUIRE(session.logits().ok());
+    const std::vector<Token> next = join(history(session, 115), tiny_ids(5, 40));
+    session.cancel();
+    CHECK(session.sync(next).status().code == Code::cancelled);
+    session.cancel(false);
+    const auto count = [&] { return session.stats().rows_prefilled + session.stats().rows_decoded; };
+    const uint64_t before = count();
+    const SyncReport r = sync(session, next);
+    CHECK(r.rows_computed == count() - before);
+    CHECK(r.rows_computed == 120 - 90);
+    CHECK(r.rows_reused == 90);
+}
+
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, in the device loop too") {
     const Device device = gpu_device();

@@ -269,9 +269,15 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.go_on());
-    AUSPEX_TRY(s.drain(true));
+    size_t n_repaired = 0;
+    AUSPEX_TRY(s.drain(true, &n_repaired));
     detail::PrefixReport report;
     AUSPEX_TRY(s.compute(history, marks).get(report));
+    // Rows of the history before that had to be computed again first, after an earlier call was cancelled.
+    if (report.rows_reused >= n_repaired) {
+        report.rows_reused -= n_repaired;
+        report.rows_computed += n_repaired;
+    }
     return session_impl::public_report(report);
 }
 AUSPEX_CATCH
@@ -283,9 +289,12 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 
 bool Session::Impl::decodes_on_device() const { return device && !host_only; }
 
-Status Session::Impl::drain(bool may_stop) {
+Status Session::Impl::drain(bool may_stop, size_t* n_repaired) {
     if (device) AUSPEX_TRY(device->drain());
-    return trunk->repair(may_stop);
+    const uint64_t n_before = stats.rows_prefilled + stats.rows_decoded;
+    const Status s = trunk->repair(may_stop);
+    if (n_repaired) *n_repaired = static_cast<size_t>(stats.rows_prefilled + stats.rows_decoded - n_before);
+    return s;
 }
 
 Status Session::Impl::drop_ahead() {

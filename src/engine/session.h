@@ -51,7 +51,8 @@ struct Session::Impl {
     /// The rule of decoder.h.
     bool decodes_on_device() const;
     /// Waits for what is queued, and mends the state if an earlier call failed. may_stop: as Trunk::repair().
-    Status drain(bool may_stop = false);
+    /// n_repaired: set to the rows that this took, if not null.
+    Status drain(bool may_stop = false, size_t* n_repaired = nullptr);
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
