@@ -7,12 +7,12 @@
 //         1 x     f32 [row, x_stride]            read
 //         2 w     f32 [width]                    read
 //         3 y     f32 at its offset              written
-//         4 squares  f32 [row, x_stride / 16]    read if keep_input
-//         5 kept_x   f32 [row, x_stride]         written if keep_input: a copy of x
-//         6 kept_squares                         written if keep_input: a copy of squares
+//         4 squares  f32 [row, squares_stride]   read if that is not 0
+//         5 kept_x   f32 [row, x_stride]         likewise written: a copy of x
+//         6 kept_squares                         likewise written: a copy of squares
 // Push    RowsArgs; from_kept: row i is written as row hidden_from + i
 // Grid    x: row. Group 256 (a power of two)
-// Cost    8 * width bytes a row, twice that if keep_input
+// Cost    8 * width bytes a row, twice that with copies
 // Order   rms_common.glsl
 // CPU     src/machine/cpu, rms_norm
 #extension GL_GOOGLE_include_directive : require
@@ -37,8 +37,8 @@ void main() {
     if (row >= step.n_row) return;
     const float unit = rms_unit();
     WRITE_NORMED(y, args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u)) * args.y_stride, unit)
-    if (args.keep_input == 0u) return;
-    const uint n_part = (args.x_stride + 15u) / 16u;
+    const uint n = args.squares_stride;
+    if (n == 0u) return;
     for (uint i = t; i < args.x_stride; i += gl_WorkGroupSize.x) kept_x[from + i] = x[from + i];
-    for (uint i = t; i < n_part; i += gl_WorkGroupSize.x) kept_squares[row * n_part + i] = squares[row * n_part + i];
+    for (uint i = t; i < n; i += gl_WorkGroupSize.x) kept_squares[row * n + i] = squares[row * n + i];
 }

@@ -10,11 +10,11 @@ struct RowsArgs {
     uint width;  // values of a row
     uint x_stride;
     uint y_offset, y_stride;
-    uint from_kept;   // 1: row i stands at row hidden_from + i of the kept rows (rms_rows: of y; gather_rows: of x)
-    float eps;        // rms_rows
-    float limit;      // swiglu_rows: clamps as in OpKind::swiglu; 0: none
-    uint n_row;       // gather_rows: rows to take
-    uint keep_input;  // rms_rows: 1: copies x and its sums of squares as well
+    uint from_kept;       // 1: row i stands at row hidden_from + i of the kept rows (rms_rows: of y; gather_rows: of x)
+    float eps;            // rms_rows
+    float limit;          // swiglu_rows: clamps as in OpKind::swiglu; 0: none
+    uint n_row;           // gather_rows: rows to take
+    uint squares_stride;  // rms_rows: from row to row of the sums of squares; not 0: copies x and these as well
 };
 
 // Bits of StepState::hidden_from. The host gave the rows; the kept ones are not used.

@@ -322,7 +322,8 @@ void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
     }
     for (SlotId id = 0; id < n_slot; ++id)
         if (needs.squares[id])
-            to->want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
+            to->want(Arena::scratch,
+                     needs.n_row[id] * squares_stride(to->traits, plan.slot(id).width()) * sizeof(float),
                      &b.squares[id], "activations");
 }
 
@@ -407,14 +408,15 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
         to->want(Arena::scratch, few * m.d_shared * sizeof(float), &b.moe.shared, "experts");
         to->want(Arena::scratch, many * m.d_shared * 2 * b.n_half, &b.moe.shared_halves, "experts");
         to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
-        to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
+        to->want(Arena::scratch, few * squares_stride(to->traits, m.d_model) * sizeof(float), &b.moe.squares,
+                 "experts");
         to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert) + places) * 4, &b.moe.list,
                  "experts");
         to->want(Arena::scratch, places * m.d_halves * 2 * b.n_half, &b.moe.halves, "experts");
         to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
     to->want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
-    const uint64_t d_squares = ceil_div<uint64_t>(needs.d_gather, 16),
+    const uint64_t d_squares = squares_stride(to->traits, needs.d_gather),
                    n_head_row = b.head_input != kNoSlot ? kMaxTentative : 0;
     for (Region* r : {&b.gathered_squares, &b.head_squares})
         to->want(Arena::scratch, n_head_row * d_squares * sizeof(float), r, "rows for the head");

@@ -48,6 +48,11 @@ inline uint32_t row_stride(const Plan& plan, SlotId id) {
     return static_cast<uint32_t>(s.role == SlotRole::kept ? s.width() : round_up(s.width(), 4));
 }
 
+/// Floats from row to row of the sums of squares of rows of `width` values: a binding may begin at any row.
+inline uint32_t squares_stride(const DeviceTraits& traits, uint64_t width) {
+    return static_cast<uint32_t>(round_up(ceil_div<uint64_t>(width, 16), traits.storage_align / sizeof(float)));
+}
+
 /// The largest region that a kernel can bind.
 inline uint64_t max_at_once(const DeviceTraits& traits, const MemoryPlan& memory) {
     return std::min(traits.max_storage_range, memory.max_region_bytes());
@@ -80,7 +85,7 @@ struct Buffers {
     Region saved_state;         ///< of a StateSaver, likewise
 
     std::vector<Region> row;      ///< by SlotId: activations [n_row, width]
-    std::vector<Region> squares;  ///< by SlotId: sums of squares of 16 values [n_row, width / 16]
+    std::vector<Region> squares;  ///< by SlotId: sums of squares of 16 values [n_row, squares_stride()]
     std::vector<Region> group;    ///< by SlotId: what holds the slot and those bound together with it
     std::vector<uint32_t> at;     ///< by SlotId: floats from the group's beginning
 

@@ -145,7 +145,8 @@ void ListBuilder::expert_hidden(const Node& d, uint32_t n_row) {
     a.d_out = m.d_ff;
     a.x_stride = stride(d.x);
     a.y_stride = static_cast<uint32_t>(round_up(m.d_ff, kTileColumns));
-    a.n_part = a.part_stride = ceil_div(a.x_stride, 16u);
+    a.n_part = ceil_div(a.x_stride, 16u);
+    a.part_stride = squares_stride(traits_, a.x_stride);
     a.inv_d = 1.0f / static_cast<float>(a.d_in);
     a.eps = d.eps;
     a.limit = m.limit;
@@ -199,7 +200,7 @@ void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     a.x_stride = a.d_slot * n_pair;
     a.y_stride = s.y_stride;
     a.residual_stride = s.residual_stride;
-    a.out_stride = ceil_div(a.y_stride, 16u);
+    a.out_stride = squares_stride(traits_, a.y_stride);
     a.n_row = n_row;
     a.n_used = n_pair;
     a.n_score = m.n_expert;

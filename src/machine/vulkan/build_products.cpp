@@ -18,7 +18,7 @@ void ListBuilder::embed(const Node& d, const Pass& pass) {
     a.d_in = static_cast<uint32_t>(m.tiling.d_in);
     a.d_out = static_cast<uint32_t>(m.tiling.d_out);
     a.y_stride = stride(d.y);
-    a.out_stride = ceil_div(width(d.y), 16u);
+    a.out_stride = squares_stride(traits_, width(d.y));
     a.in_step = 1;
     uses({{id(kStep)}, {d.y, squares(d.y)}});
     for (const Matrix::Slice& s : m.slices) {
@@ -39,7 +39,7 @@ void ListBuilder::norm(const Node& d, const Pass& pass) {
     a.from_kept = pass.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
     // A head that the norm is fused into may run again after this pass: its input is kept beside the normed rows.
     const bool keep = !pass.wide && pass.tape == &plan_.trunk && d.x == buffers_.head_input;
-    a.keep_input = keep;
+    a.squares_stride = keep ? squares_stride(traits_, a.x_stride) : 0;
     const Region &unused = buffers_.row[d.y], &squares_of = keep ? buffers_.squares[d.x] : unused;
     Touch touch{{id(kStep), d.x}, {d.y}};
     if (keep) touch.reads.add(squares(d.x));
@@ -88,8 +88,9 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
     a.x_stride = p.x_stride;
     a.y_stride = p.y_stride;
     a.residual_stride = d.onto_self ? p.y_stride : 0;
-    a.n_part = a.part_stride = ceil_div(p.x_stride, 16u);
-    a.out_stride = ceil_div(p.y_stride, 16u);
+    a.n_part = ceil_div(p.x_stride, 16u);
+    a.part_stride = squares_stride(traits_, p.x_stride);
+    a.out_stride = squares_stride(traits_, p.y_stride);
     a.inv_d = 1.0f / static_cast<float>(t.d_in);
     a.eps = d.eps;
     a.limit = p.epilogue == Epilogue::swiglu ? p.limit : 0;
@@ -115,10 +116,7 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
     const Region out = p.epilogue == Epilogue::add      ? part(buffers_.squares[d.y], a.out_stride, &a.out_offset)
                        : p.epilogue == Epilogue::logits ? buffers_.sample_part
                                                         : y;
-    if (squares_offset != 0)
-        return refuse(fail(Code::unsupported, "rows of ", p.x_stride, " values cannot be cut at row ", rows.first,
-                           " on ", traits_.name, ", whose bindings begin at multiples of ", traits_.storage_align,
-                           " bytes; use the CPU"));
+    AUSPEX_ASSERT(squares_offset == 0);  // squares_stride()
     if (p.epilogue == Epilogue::logits) {
         n_largest_ = 0;
         for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);
@@ -258,7 +256,8 @@ void ListBuilder::head(const Tape& tape, uint32_t n, HeadRows rows, bool largest
         const uint32_t x_stride = stride(d.x);
         uses({{id(kStep), fused ? id(kHeadRows) : d.x}, {id(kGathered)}});
         gather(fused ? buffers_.head_rows : buffers_.row[d.x], buffers_.gathered, x_stride, n, rows == HeadRows::kept);
-        if (fused) gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
+        if (fused)
+            gather(buffers_.head_squares, buffers_.gathered_squares, squares_stride(traits_, x_stride), n, false);
         ProductArgs p{};
         p.x = &buffers_.gathered;
         p.y = &buffers_.row[d.y];
