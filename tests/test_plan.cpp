@@ -56,14 +56,12 @@ bool says(const Status& s, std::initializer_list<const char*> parts) {
     return !s.ok();
 }
 
-/// The Status of planning the tiny file with one more tensor of 64 ones, if named, and the keys that `add` writes,
-/// which replace the file's own.
-Status plan_plus(const char* tensor, const std::function<void(GgufWriter&)>& add, bool mtp = true) {
-    GgufWriter writer;
-    if (add) add(writer);
-    const std::vector<float> ones(64, 1.0f);
-    if (tensor) writer.tensor(tensor, Type::f32, {64}, Span<const float>(ones));
-    const std::vector<std::byte> tiny = tiny_qwen35(), more = writer.finish();
+/// The plan of the tiny file of a family with the tensors and keys of `writer`, keys in place of the file's own, and
+/// with its tensors as `edit` leaves them.
+Result<Plan> plan_edited(Family family, GgufWriter& writer, const std::function<void(Tensor&)>& edit, bool mtp = true) {
+    TinyOptions tiny_options;
+    tiny_options.family = family;
+    const std::vector<std::byte> tiny = tiny_model(tiny_options), more = writer.finish();
     Gguf file, added;
     REQUIRE(Gguf::parse(tiny).get(file).ok());
     REQUIRE(Gguf::parse(more).get(added).ok());
@@ -71,13 +69,32 @@ Status plan_plus(const char* tensor, const std::function<void(GgufWriter&)>& add
     for (const Meta& m : file.meta())
         if (!added.find(m.key)) meta.push_back(m);
     std::vector<Tensor> tensors = file.tensors();
+    if (edit)
+        for (Tensor& t : tensors) edit(t);
     tensors.insert(tensors.end(), added.tensors().begin(), added.tensors().end());
     Status s = Gguf::gather(std::move(meta), std::move(tensors), tiny.size()).get(file);
     REQUIRE_MESSAGE(s.ok(), s.message());
     PlanOptions options;
     options.mtp = mtp;
-    Plan plan;
-    return make_plan(file, options).get(plan);
+    return make_plan(file, options);
+}
+
+/// The Status of planning the tiny file with one more tensor of 64 ones, if named, and the keys that `add` writes,
+/// which replace the file's own.
+Status plan_plus(const char* tensor, const std::function<void(GgufWriter&)>& add, bool mtp = true) {
+    GgufWriter writer;
+    if (add) add(writer);
+    const std::vector<float> ones(64, 1.0f);
+    if (tensor) writer.tensor(tensor, Type::f32, {64}, Span<const float>(ones));
+    return plan_edited(Family::qwen35, writer, nullptr, mtp).status();
+}
+
+/// The Status of planning the tiny file of a family with one key.
+template <class T>
+Status plan_with_key(Family family, const char* key, const T& value) {
+    GgufWriter writer;
+    writer.add(std::string(family_name(family)) + "." + key, value);
+    return plan_edited(family, writer, nullptr).status();
 }
 
 }  // namespace
@@ -183,7 +200,8 @@ TEST_CASE("numbers with which every logit would be NaN are refused by the name o
 TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, not ignored") {
     for (const char* name :
          {"blk.3.attn_q.bias", "blk.0.ffn_gate_par.weight", "blk.3.attn_sinks.weight", "blk.0.attn_output_norm.weight",
-          "blk.0.ffn_gate.input_scale", "blk.4.ffn_gate_par.weight", "output.bias", "output.scale"}) {
+          "blk.0.ffn_gate.input_scale", "blk.4.ffn_gate_par.weight", "output.bias", "output.scale", "output_norm.bias",
+          "token_embd.bias", "token_embd_norm.weight", "position_embd.weight"}) {
         const Status s = plan_plus(name, nullptr);
         CHECK(s.code == Code::unsupported);
         CHECK(says(s, {name, "'qwen35'"}));
@@ -191,6 +209,7 @@ TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, 
     // Of another MTP block, or of an encoder.
     for (const char* name : {"blk.5.nextn.enorm.weight", "rope_freqs.weight", "v.blk.0.attn_q.bias"})
         CHECK(plan_plus(name, nullptr).ok());
+    CHECK(plan_plus("output_extra.weight", nullptr, false).ok());  // a head for drafts
     CHECK(says(plan_plus("blk.5.attn_norm.weight", nullptr), {"blk.5.attn_norm.weight", "qwen35.block_count", "5"}));
     CHECK(plan_plus("blk.4.ffn_gate_par.weight", nullptr, false).ok());
 
@@ -198,19 +217,62 @@ TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, 
         return plan_plus(nullptr, [&](GgufWriter& w) { w.add(name, value); });
     };
     for (const char* name : {"rope.scaling.factor", "rope.scale_linear", "attn_logit_softcapping",
-                             "final_logit_softcapping", "feed_forward_parallel_length"}) {
+                             "final_logit_softcapping", "feed_forward_parallel_length", "logit_scale",
+                             "embedding_scale", "residual_scale", "attention.clamp_kqv", "attention.max_alibi_bias"}) {
         const std::string full = std::string("qwen35.") + name;
         CHECK(says(key(full.c_str(), 4.0f), {full.c_str(), "4"}));
         CHECK(says(key(full.c_str(), uint32_t{4}), {full.c_str(), "4"}));
         CHECK(key(full.c_str(), 0.0f).ok());
     }
-    CHECK(key("qwen35.rope.scaling.factor", 1.0f).ok());
+    for (const char* name : {"rope.scaling.factor", "logit_scale", "embedding_scale", "residual_scale"})
+        CHECK(key((std::string("qwen35.") + name).c_str(), 1.0f).ok());
+    CHECK(says(key("qwen35.attention.clamp_kqv", 1.0f), {"qwen35.attention.clamp_kqv", "1"}));
     CHECK(says(key("qwen35.rope.scaling.type", "yarn"), {"qwen35.rope.scaling.type", "'yarn'"}));
     CHECK(plan_plus(nullptr, [](GgufWriter& w) {
               w.add("qwen35.rope.scaling.type", "none");
               w.add("qwen35.rope.scaling.factor", 4.0f);
           }).ok());
+    CHECK(says(plan_plus(nullptr,
+                         [](GgufWriter& w) {
+                             w.add("qwen35.rope.scaling.type", "none");
+                             w.add("qwen35.logit_scale", 4.0f);
+                         }),
+               {"qwen35.logit_scale", "4"}));
     CHECK(says(key("prism.hadamard.block_size", uint32_t{128}), {"prism.hadamard.block_size", "rotated"}));
+}
+
+TEST_CASE("attention or experts of another kind are refused by their keys, and keys that say the usual are not") {
+    for (Family family : kFamilies) {
+        const std::string arch = family_name(family);
+        CAPTURE(arch);
+        const bool step = family == Family::step35;
+        const auto refused = [](const Status& s, std::initializer_list<const char*> parts) {
+            CHECK(s.code == Code::unsupported);
+            CHECK(says(s, parts));
+        };
+        refused(plan_with_key(family, "attention.causal", false), {".attention.causal", "false"});
+        CHECK(plan_with_key(family, "attention.causal", true).ok());
+        if (!step) {
+            refused(plan_with_key(family, "attention.sliding_window", 2u),
+                    {".attention.sliding_window", "2", ".context_length"});
+            CHECK(plan_with_key(family, "attention.sliding_window", 0u).ok());
+            CHECK(plan_with_key(family, "attention.sliding_window", 1u << 30).ok());
+        }
+        if (family == Family::qwen35) continue;
+        if (!step) {
+            refused(plan_with_key(family, "expert_gating_func", 2u), {".expert_gating_func", "2", "1 (softmax)"});
+            refused(plan_with_key(family, "expert_weights_norm", false), {".expert_weights_norm", "false", "true"});
+        }
+        CHECK(plan_with_key(family, "expert_gating_func", 1u).ok());
+        CHECK(plan_with_key(family, "expert_weights_norm", true).ok());
+        refused(plan_with_key(family, "expert_group_count", 4u),
+                {".expert_group_count", ".expert_group_used_count", "4 and 0"});
+        CHECK(plan_with_key(family, "expert_group_count", 1u).ok());
+        GgufWriter groups;
+        groups.add(arch + ".expert_group_count", 4u);
+        groups.add(arch + ".expert_group_used_count", 4u);
+        CHECK(plan_edited(family, groups, nullptr).ok());
+    }
 }
 
 TEST_CASE("a value that all blocks share may be repeated for each") {

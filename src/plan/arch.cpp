@@ -28,8 +28,15 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
     return s;
 }
 
-/// Checks that the plan uses every tensor of its blocks, and any bias or scale of the head: to compute without a tensor
-/// that belongs to the model would give plausible but wrong text.
+/// True for names outside the blocks of what embeds tokens or makes logits. A head for drafts alone changes no text.
+bool of_ends(std::string_view name) {
+    for (const std::string_view stem : {"token_", "position_embd", "output"})
+        if (name.substr(0, stem.size()) == stem) return name != kDraftHead;
+    return false;
+}
+
+/// Checks that the plan uses every tensor of its blocks, of the embedding and of the head: to compute without a tensor
+/// that belongs to the model would give plausible but wrong text. Others may be of an encoder, or unused rope_freqs.
 Status check_all_used(const Plan& plan, const Gguf& file) {
     std::unordered_set<std::string_view> used;
     for (const Slot& s : plan.slots)
@@ -37,8 +44,7 @@ Status check_all_used(const Plan& plan, const Gguf& file) {
     const int64_t n_block = int64_t{plan.n_layer} + static_cast<int64_t>(plan.mtp.size());
     for (const Tensor& t : file.tensors()) {
         const int64_t i_block = block_of(t.name);
-        const bool of_head = t.name == "output.bias" || t.name == "output.scale";
-        const bool of_plan = i_block < 0 ? of_head : i_block < n_block;
+        const bool of_plan = i_block < 0 ? of_ends(t.name) : i_block < n_block;
         if (of_plan && used.count(t.name) == 0)
             return fail(Code::unsupported, "tensor ", quote(t.name), " is unknown in architecture '", plan.architecture,
                         "', and without it the results would be wrong: the file is of a variant that is not supported");

@@ -45,14 +45,19 @@ void refuse_variants(PlanBuilder& b) {
     };
     for (const Variant& v :
          {Variant{"rope.scaling.factor", 1}, Variant{"rope.scale_linear", 1}, Variant{"attn_logit_softcapping", 0},
-          Variant{"final_logit_softcapping", 0}, Variant{"feed_forward_parallel_length", 0}}) {
+          Variant{"final_logit_softcapping", 0}, Variant{"feed_forward_parallel_length", 0}, Variant{"logit_scale", 1},
+          Variant{"embedding_scale", 1}, Variant{"residual_scale", 1}, Variant{"attention.clamp_kqv", 0},
+          Variant{"attention.max_alibi_bias", 0}}) {
         // A factor without a type means linear scaling; the type "none" overrides it.
-        if (v.neutral == 1 && scaling == "none") continue;
+        if (std::string_view(v.key).substr(0, 5) == "rope." && scaling == "none") continue;
         const float value = b.f32_or(v.key, 0);
         if (b.ok() && value != 0 && value != v.neutral)
             b.fail_with(fail(Code::unsupported, "key '", b.key(v.key), "' is ", value,
                              "; this variant of the architecture is not supported, expected no such key"));
     }
+    if (!b.flag_or("attention.causal", true))
+        b.fail_with(fail(Code::unsupported, "key '", b.key("attention.causal"),
+                         "' is false; only rows that see none after them are supported, expected true or no such key"));
     for (const Meta& m : b.file().meta())
         if (m.key.substr(0, 15) == "prism.hadamard.")
             b.fail_with(fail(Code::unsupported, "key '", m.key,
@@ -138,6 +143,13 @@ void read_moe(PlanBuilder& b, uint32_t d_ff, MoeDims& m) {
     if (b.ok() && m.n_used > m.n_expert)
         b.fail_with(fail(Code::bad_file, "key '", b.key("expert_used_count"), "' is ", m.n_used,
                          ", but there are only ", m.n_expert, " experts"));
+    const uint32_t n_group = b.u32_or("expert_group_count", 0, 0, 1u << 14),
+                   n_group_used = b.u32_or("expert_group_used_count", 0, 0, 1u << 14);
+    if (b.ok() && n_group > 1 && n_group_used != n_group)
+        b.fail_with(fail(Code::unsupported, "keys '", b.key("expert_group_count"), "' and '",
+                         b.key("expert_group_used_count"), "' are ", n_group, " and ", n_group_used,
+                         "; experts are chosen among all of them, not group by group: expected equal numbers, or no "
+                         "such keys"));
     if (!b.ok()) return;
     if (d_ff == 0) {
         m.d_ff = b.u32("expert_feed_forward_length", 1, 1u << 20);

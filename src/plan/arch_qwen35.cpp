@@ -36,7 +36,16 @@ Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Di
     const bool dense = plan.architecture == "qwen35";
     const uint32_t none = 0;
     d.d_ff = same_u32(b, header, "feed_forward_length", dense ? nullptr : &none, dense ? 32 : 0, 1u << 20);
-    if (!dense) read_moe(b, d.d_ff, d.moe);
+    if (!dense) {
+        read_moe(b, d.d_ff, d.moe);
+        const uint32_t gating = b.u32_or("expert_gating_func", 1, 0, 1000);
+        if (b.ok() && gating > 1)
+            b.fail_with(fail(Code::unsupported, "key '", b.key("expert_gating_func"), "' is ", gating,
+                             "; this architecture is supported with 1 (softmax)"));
+        if (!b.flag_or("expert_weights_norm", true))
+            b.fail_with(fail(Code::unsupported, "key '", b.key("expert_weights_norm"),
+                             "' is false; this architecture is supported with true"));
+    }
 
     AttnDims& a = d.attn;
     a.n_head = same_u32(b, header, "attention.head_count", nullptr, 1, 1024);
@@ -50,6 +59,12 @@ Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Di
     a.rope_base = b.f32_or("rope.freq_base", 10000.0f);
     a.scale = b.f32_or("attention.scale", 0.0f);
     if (a.scale == 0.0f) a.scale = 1.0f / std::sqrt(static_cast<float>(a.d_head));
+    // A window of at least the trained context hides no row.
+    const uint32_t window = b.u32_or("attention.sliding_window", 0, 0, UINT32_MAX);
+    if (b.ok() && window != 0 && window < plan.n_context)
+        b.fail_with(fail(Code::unsupported, "key '", b.key("attention.sliding_window"), "' is ", window,
+                         "; this architecture is supported without windows: expected no such key, 0, or at least ",
+                         plan.n_context, " ('", b.key("context_length"), "')"));
     a.gate = AttnGate::interleaved;
     a.eps = header.eps;
 
