@@ -97,6 +97,10 @@ Status plan_with_key(Family family, const char* key, const T& value) {
     return plan_edited(family, writer, nullptr).status();
 }
 
+bool ends_with(std::string_view text, std::string_view end) {
+    return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
 }  // namespace
 
 TEST_CASE("the operations of a small hybrid follow its layers") {
@@ -272,6 +276,60 @@ TEST_CASE("attention or experts of another kind are refused by their keys, and k
         groups.add(arch + ".expert_group_count", 4u);
         groups.add(arch + ".expert_group_used_count", 4u);
         CHECK(plan_edited(family, groups, nullptr).ok());
+    }
+}
+
+TEST_CASE("heads that cannot be run are refused by their keys") {
+    const char *const count = "qwen35.attention.head_count", *const width = "qwen35.attention.key_length";
+    const auto with = [&](uint32_t n_head, uint32_t d_head) {
+        GgufWriter writer;
+        writer.add(count, n_head);
+        writer.add(width, d_head);
+        writer.add("qwen35.attention.value_length", d_head);
+        return plan_edited(Family::qwen35, writer,
+                           [&](Tensor& t) {
+                               if (ends_with(t.name, "attn_q.weight")) t.ne[1] = 2 * n_head * d_head;
+                               if (ends_with(t.name, "attn_k.weight") || ends_with(t.name, "attn_v.weight"))
+                                   t.ne[1] = 2 * d_head;
+                               if (ends_with(t.name, "attn_output.weight")) t.ne[0] = n_head * d_head;
+                               if (ends_with(t.name, "attn_q_norm.weight") || ends_with(t.name, "attn_k_norm.weight"))
+                                   t.ne[0] = d_head;
+                           })
+            .status();
+    };
+    CHECK(with(4, 64).ok());
+    const Status three = with(3, 64);
+    CHECK(three.code == Code::bad_file);
+    CHECK(says(three, {count, "is 3", "in block 3", "a multiple of 2", "qwen35.attention.head_count_kv"}));
+    const Status twenty = with(4, 20);
+    CHECK(twenty.code == Code::unsupported);
+    CHECK(says(twenty, {width, "is 20", "a multiple of 8"}));
+}
+
+TEST_CASE("tensors of one expert may lack the dimension of experts, as ggml writes them") {
+    for (Family family : {Family::qwen35moe, Family::step35}) {
+        const std::string arch = family_name(family);
+        CAPTURE(arch);
+        const auto tape = [&](bool dropped) {
+            GgufWriter writer;
+            writer.add(arch + ".expert_count", 1u);
+            writer.add(arch + ".expert_used_count", 1u);
+            Plan plan;
+            const Status s =
+                plan_edited(family, writer, [&](Tensor& t) {
+                    const bool stack = ends_with(t.name, "_exps.weight");
+                    if (!stack && !ends_with(t.name, "ffn_gate_inp.weight") && !ends_with(t.name, "exp_probs_b.bias"))
+                        return;
+                    t.ne[t.n_dim - 1] = 1;
+                    if (dropped && t.n_dim > 1) --t.n_dim;
+                }).get(plan);
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            return print_tape(plan, plan.trunk);
+        };
+        const std::string text = tape(true);
+        CHECK(text == tape(false));
+        CHECK(text.find("ffn_gate_inp.weight F32 [1, 256]") != std::string::npos);
+        CHECK(text.find("blk.1.ffn_down_exps.weight F16 [1, 256, 256]") != std::string::npos);
     }
 }
 

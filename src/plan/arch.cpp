@@ -1,6 +1,7 @@
 #include "arch.h"
 
 #include <cmath>
+#include <iterator>
 #include <unordered_set>
 
 #include "../base/float_mode.h"
@@ -19,9 +20,10 @@ std::string shape_text(const std::vector<uint64_t>& s) {
     return t + "]";
 }
 
-/// The file's shape, slowest first, without leading dimensions of 1 beyond `n_dim`.
+/// The file's shape, slowest first, with at least `n_dim` dimensions: ggml leaves out slowest dimensions of 1, other
+/// writers add some.
 std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
-    size_t n = t.n_dim;
+    size_t n = std::size(t.ne);
     while (n > n_dim && t.ne[n - 1] == 1) --n;
     std::vector<uint64_t> s;
     for (size_t i = n; i-- > 0;) s.push_back(t.ne[i]);

@@ -31,6 +31,19 @@ SlotId head_norm(const LayerBuilder& layer, const char* part, const AttnDims& di
     return dims.gate != AttnGate::interleaved && !layer.has(part) ? kNoSlot : layer.vector(part, dims.d_head);
 }
 
+/// After the tensors, whose shapes tell which key is wrong.
+void check_heads(const LayerBuilder& layer, const AttnDims& dims) {
+    PlanBuilder& b = layer.b;
+    if (!b.ok()) return;
+    if (dims.n_head % dims.n_head_kv != 0)
+        b.fail_with(fail(Code::bad_file, "key '", b.key("attention.head_count"), "' is ", dims.n_head, " in block ",
+                         layer.i_block, ", expected a multiple of ", dims.n_head_kv, " ('",
+                         b.key("attention.head_count_kv"), "'): convert the model again"));
+    if (dims.d_head % 8 != 0)
+        b.fail_with(fail(Code::unsupported, "key '", b.key("attention.key_length"), "' is ", dims.d_head,
+                         "; heads of this width are not supported, expected a multiple of 8"));
+}
+
 /// Refuses keys that change the computation in a way that is not implemented.
 void refuse_variants(PlanBuilder& b) {
     std::string scaling;
@@ -180,6 +193,7 @@ void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId fact
     layer.norm(layer.normed(), layer.x, layer.vector("attn_norm.weight", layer.header.d_model));
     const SlotId kv = b.state(say("layer.", layer.i_block, ".kv"), SlotRole::kv, kv_dim);
     const parts_impl::Qkv w = parts_impl::qkv(layer, q_width, kv_dim);
+    parts_impl::check_heads(layer, dims);
     auto queries = [&] {
         layer.matmul(q, layer.normed(), w.q);
         if (gate != kNoSlot)
