@@ -176,13 +176,15 @@ Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
     return n_again;
 }
 
-Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
+Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks,
+                                                           size_t n_repaired) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
     const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
     const Token taken_back = same < n_given ? timeline.tokens()[same] : -1;
     size_t n_again = 0;
     AUSPEX_TRY(shorten_reply(same, wanted.size() > same).get(n_again));
+    n_again += n_repaired;
     constrained.replaced(same, wanted.size());
     const size_t n_row = timeline.n_row();
     if (same >= n_row) cache.cut(same);
@@ -219,10 +221,11 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     return report;
 }
 
-Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> prompt_marks) {
+Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> prompt_marks,
+                                                    size_t n_repaired) {
     const auto start = std::chrono::steady_clock::now();
     detail::PrefixReport report;
-    Status done = replace_tokens(wanted, prompt_marks).get(report);
+    Status done = replace_tokens(wanted, prompt_marks, n_repaired).get(report);
     if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
     // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
     const size_t n_row = timeline.n_row(), n_new = timeline.size() - n_row,
@@ -272,12 +275,7 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     size_t n_repaired = 0;
     AUSPEX_TRY(s.drain(true, &n_repaired));
     detail::PrefixReport report;
-    AUSPEX_TRY(s.compute(history, marks).get(report));
-    // Rows of the history before that had to be computed again first, after an earlier call was cancelled.
-    if (report.rows_reused >= n_repaired) {
-        report.rows_reused -= n_repaired;
-        report.rows_computed += n_repaired;
-    }
+    AUSPEX_TRY(s.compute(history, marks, n_repaired).get(report));
     return session_impl::public_report(report);
 }
 AUSPEX_CATCH

@@ -60,10 +60,12 @@ struct Session::Impl {
     Status leave_text();
     Result<size_t> shorten_reply(size_t n_kept, bool goes_on);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
-    /// that the report counts as computed are missing.
-    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);
+    /// that the report counts as computed are missing. n_repaired: rows that drain() has computed again for it.
+    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks,
+                                                size_t n_repaired = 0);
     /// The same, and computes them.
-    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks);
+    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks,
+                                         size_t n_repaired = 0);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
         vocab.forget(0);
