@@ -197,6 +197,9 @@ TEST_CASE("regular expressions: errors name the place and the reason") {
     CHECK(regex_error("a{2,1}").find("not below") != std::string::npos);
     for (const char* p : {"(?=a)b", "(?!a)b", "(?<=a)b", "(a)\\1", "a\\b", "(?i)a", "\\p{Lu}", "a^b"})
         CHECK_MESSAGE(regex_error(p).find("unsupported") == 0, p);
+    for (const char* p : {"a\\01", "\\00", "[\\07]"})
+        CHECK_MESSAGE(regex_error(p).find("an octal escape at byte") != std::string::npos, p);
+    CHECK(verdict(regex("a\\0b[\\0]"), std::string_view("a\0b\0", 4)) == 2);
 }
 
 TEST_CASE("hostile grammars are refused or run within bounds of work and memory") {

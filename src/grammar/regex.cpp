@@ -261,6 +261,8 @@ class RegexReader {
         single = true;
         if ((c == 'b' && !in_class) || c == 'B') return unsupported("a word boundary");
         if ((c >= '1' && c <= '9') || c == 'k') return unsupported("a back reference");
+        if (c == '0' && at_ + 1 < text_.size() && text_[at_ + 1] >= '0' && text_[at_ + 1] <= '9')
+            return unsupported("an octal escape");
         uint32_t code = 0;
         const size_t found = std::string_view("0tnvfrb").find(c);
         if (found != std::string_view::npos) {
