@@ -364,6 +364,24 @@ TEST_CASE("a variable is found at the same cost whatever number of others there 
     CHECK(printed(loops, (variables + "}").c_str()) == "1");
 }
 
+TEST_CASE("maps of many keys are equal in whatever order the keys come") {
+    std::string up, down;
+    for (int i = 0; i < 9000; ++i) {
+        up += (i ? ", \"k" : "\"k") + std::to_string(i) + "\": 1";
+        down += (i ? ", \"k" : "\"k") + std::to_string(8999 - i) + "\": 1";
+    }
+    const std::string variables = "{\"a\": {" + up + "}, \"b\": {" + down + "}}";
+    CHECK(printed("{{ a == b }}", variables.c_str()) == "True");
+    CHECK(printed("{{ a == dict(b, k0=2) }} {{ {1: 2} == {'1': 2} }} {{ {1: 2, '1': 3} == {'1': 3, 1: 2} }}",
+                  variables.c_str()) == "False False True");
+    // A comparison that takes more steps than a run may has no result.
+    jinja::Program program;
+    REQUIRE(jinja::parse("{{ [1, 2, 3, 4] == [1, 2, 3, 4] }}").get(program).ok());
+    jinja::Run run(program);
+    run.max_steps = 12;
+    CHECK(run.run().status().message().find("it takes more than 12 steps") != std::string::npos);
+}
+
 TEST_CASE("a template that takes much of anything is given up when it is read") {
     const std::string doubled =
                           "{% set ns = namespace(s='aaaaaaaa', l=['a']) %}{% for i in range(16) %}"

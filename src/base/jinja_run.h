@@ -76,7 +76,10 @@ class Run {
     bool step(uint64_t n = 1);
     /// Counts the steps of a search for `part`, which may compare all of it at each place.
     bool step_search(const std::string& text, const std::string& part);
-    bool same(const Value& a, const Value& b) { return equal(a, b, &n_step_); }
+    bool same(const Value& a, const Value& b) {
+        const bool result = equal(a, b, &n_step_, max_steps);
+        return step(0) && result;
+    }
     /// Fails if a text grew beyond the heap's bound.
     bool fits(const Marked& text);
 

@@ -114,8 +114,9 @@ struct MapMaker {
     Value made(Heap& heap);
 };
 
-/// As Python's a == b. Values that are too large or nest too deep to compare are different. Adds to the steps of a run.
-bool equal(const Value& a, const Value& b, uint64_t* n_step);
+/// As Python's a == b. Values that nest too deep to compare are different. Adds to the steps of a run, and ends above
+/// max_steps, where the result means nothing.
+bool equal(const Value& a, const Value& b, uint64_t* n_step, uint64_t max_steps);
 /// How a printed value looks: Python's str(value). A string keeps its marks, everything else has none.
 ///
 /// errors    bad_argument: a value that is too large or nests too deep.
