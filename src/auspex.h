@@ -371,9 +371,9 @@ AUSPEX_C_API auspex_code auspex_schema_options_init(auspex_schema_options* optio
 AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model, const char* text, size_t n_text,
                                                       const auspex_schema_options* options,
                                                       auspex_constraint** constraint, auspex_error* error);
-/* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or
- * the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt of the request closes
- * the thinking, a required call comes at once. */
+/* Replies with calls of the tools of a request of auspex_render(), at most 256. required: 1 for at least one call.
+ * tool: null, or the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt of the
+ * request closes the thinking, a required call comes at once. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);

@@ -727,10 +727,11 @@ class AUSPEX_API Grammar {
     /// of the tool. parse_reply() finds every call in them. If the model's vocabulary has control tokens for the tags,
     /// a tag may be that token or spelled out. The text contains no tag that opens a call or thinking.
     ///
-    /// tools     JSON objects as in ChatRequest: {"type": "function", "function": {"name", "parameters"}}, or the inner
-    ///           object alone.
+    /// tools     1 to 256 JSON objects as in ChatRequest: {"type": "function", "function": {"name", "parameters"}}, or
+    ///           the inner object alone.
     /// errors    bad_argument: no tool, none of this name, two of the same name, or an invalid schema. unsupported: as
-    ///           from_json_schema(), or a name that cannot be written. The text names the tool. out_of_memory.
+    ///           from_json_schema(), more than 256 tools, or a name that cannot be written. The text names the tool.
+    ///           out_of_memory.
     /// cost      that of from_json_schema() for each tool.
     static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
     /// What from_json_schema() left out, as "#/properties/a: uniqueItems", including formats that it does not know.
