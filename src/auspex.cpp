@@ -81,6 +81,7 @@
 #include "grammar/gbnf.cpp"
 #include "grammar/automaton.h"
 #include "grammar/automaton.cpp"
+#include "grammar/alternatives.cpp"
 #include "grammar/json_number.h"
 #include "grammar/json_number.cpp"
 #include "grammar/schema.h"

@@ -262,6 +262,33 @@ TEST_CASE("hostile grammars are refused or run within bounds of work and memory"
     });
 }
 
+TEST_CASE("thousands of alternatives may begin at one place") {
+    const auto words = [](int n, const char* after) {
+        std::string text;
+        for (int i = 0; i < n; ++i) text += say(i ? " | " : "", "\"w", i, "\"", after);
+        return text;
+    };
+    const auto check_all = [](const RulesPtr& rules, const std::vector<Case>& cases) {
+        Automaton a(rules);
+        CHECK_FALSE(a.narrowed(a.start()));
+        check(rules, cases);
+    };
+    check_all(gbnf("root ::= " + words(3000, "") + " | [^\\n]+"), {{"w2999", 2}, {"w3000", 2}, {"x", 2}, {"\n", 0}});
+    check_all(gbnf("root ::= w | \"(\" root \")\"\nw ::= " + words(900, "")),
+              {{"w899", 2}, {"((w7))", 2}, {"w900", 0}, {"(w7", 1}});
+    check_all(gbnf("root ::= " + words(900, " x") + "\nx ::= \"(\" x \")\" | \"!\""),
+              {{"w899((!))", 2}, {"w900", 0}, {"w89!", 2}});
+    check_all(regex("\\S{2,}|\\p{L}?"), {{"", 2}, {"a", 2}, {"\xC3\xA9", 2}, {"1", 1}, {"12", 2}, {" ", 0}});
+    check_all(regex("\\S+|\\p{L}"), {{"", 1}, {"a", 2}, {"1", 2}, {"1 ", 0}});
+    // Readings are limited where a text has many, not where many alternatives begin.
+    Automaton one(gbnf("root ::= " + words(3000, "") + " | root2\nroot2 ::= \"(\" root2 \")\" | \"x\""));
+    CHECK(one.readings(one.start()).size() < 5);
+    CHECK(one.max_readings() == 512);
+    const std::string too_many =
+        gbnf_error("root ::= \"a\" b\nb ::= " + words(17000, " x") + "\nx ::= \"(\" x \")\" | \"!\"");
+    CHECK(too_many.find("unsupported: 17000 alternatives begin at one place of 'b', at most 16384 are followed") == 0);
+}
+
 TEST_CASE("states that nobody needs are forgotten, the others stay the same") {
     const RulesPtr rules = gbnf("root ::= item{0,1000}\nitem ::= \"(\" item* \")\" | [a-z]{1,50} \".\"");
     Automaton a(rules);

@@ -524,6 +524,50 @@ TEST_CASE("schema: members in any order keep only the sets that a text has reach
     CHECK(a.memory() < (size_t{64} << 20));
 }
 
+TEST_CASE("schema: thousands of members and hundreds of objects may begin at one place") {
+    std::string schema = R"({"type": "object", "additionalProperties": false, "properties": {"p": {}, "p1\"": {})";
+    for (int i = 0; i < 2000; ++i) schema += say(", \"p", i, "\": {\"const\": ", i, "}");
+    schema += "}}";
+    for (const bool any_order : {false, true}) {
+        SchemaOptions options;
+        options.any_order = any_order;
+        Automaton a(compile(schema, options));
+        CHECK(accepts(a, R"({"p": [1], "p1\"": 2, "p0": 0, "p19": 19, "p198": 198, "p1999": 1999})"));
+        CHECK(accepts(a, R"({"p1999": 1999})"));
+        CHECK(accepts(a, R"({"p1": 1, "p0": 0, "p": 3})") == any_order);
+        for (const char* text : {R"({"p2000": 1})", R"({"p1": 1, "p1": 1})", R"({"p12": 1})", R"({"p1\"x": 1})", "{,}"})
+            CHECK_MESSAGE(!accepts(a, text), text);
+        // What keys begin with is read once.
+        StateId s = a.start();
+        for (const char c : std::string_view("{\"p1")) s = a.step(s, static_cast<unsigned char>(c));
+        CHECK(a.readings(s).size() < 20);
+        CHECK(a.memory() < (size_t{8} << 20));
+    }
+    // Told apart by a member that comes first or later, or not at all.
+    for (const char* before : {"", R"("data": {"type": "string"}, )", R"("a": {}, "b": {}, "c": {}, )"}) {
+        std::string any = "{\"anyOf\": [";
+        for (int i = 0; i < 400; ++i)
+            any += say(i ? ", " : "", R"({"type": "object", "additionalProperties": false, "properties": {)", before,
+                       R"("name": {"const": "tool_)", i, R"("}}})");
+        Automaton a(compile(any + "]}"));
+        StateId s = a.start();
+        for (const char c : std::string_view(R"({"name")")) {
+            s = a.step(s, static_cast<unsigned char>(c));
+            CHECK_FALSE(a.narrowed(s));
+        }
+        CHECK(accepts(a, R"({ "name": "tool_399" })"));
+        CHECK_FALSE(accepts(a, R"({"name": "tool_400"})"));
+        if (before[0] != 0)
+            CHECK(accepts(a, std::string_view(before).find("data") != std::string_view::npos
+                                 ? R"({"data": "x", "name": "tool_7"})"
+                                 : R"({"a": 1, "c": [], "name": "tool_7"})"));
+    }
+    std::string values = R"({"properties": {"list": {"items": {"enum": [)";
+    for (int i = 0; i < 17000; ++i) values += say(i ? "," : "", "{\"a\":", i, "}");
+    CHECK(error(values + "]}}}}").find("unsupported: #/properties/list/items: 17000 alternatives begin at one place") ==
+          0);
+}
+
 TEST_CASE("schema: a sample of MaskBench, instance by instance" * doctest::test_suite("long")) {
     const char* shared = test::shared_dir("schemas of MaskBench");
     if (!shared) return;

@@ -484,6 +484,9 @@ TEST_CASE("tool calls: errors name the tool") {
                 has(error({std::string(R"({"name": "f", "parameters": )") + schema + "}"}, any), words);
         }
     CHECK(Grammar::from_tools({R"({"name": "f", "parameters": {"type": ["object", "null"]}})"}, {}).ok());
+    std::string values = R"({"name": "f", "parameters": {"properties": {"x": {"enum": [)";
+    for (int i = 0; i < 17000; ++i) values += (i ? ",{\"a\":" : "{\"a\":") + std::to_string(i) + "}";
+    has(error({kPlain, values + "]}}}}", R"({"name": "g"})"}), "unsupported: tool 'f': 17000 alternatives begin");
     ToolOptions options;
     for (const auto& [schema, words] : {std::pair("{", "answer: "), std::pair("false", "answer: no value is valid"),
                                         std::pair(R"({"minimum": 3, "maximum": 2, "type": "number"})", "no value"),

@@ -6,6 +6,7 @@ namespace detail {
 namespace automaton_impl {
 
 constexpr size_t kMaxExpansions = 20000;  // that make one state
+constexpr size_t kExpansionsEach = 8;     // of a reading, where more than usual are kept
 
 }  // namespace automaton_impl
 
@@ -68,11 +69,26 @@ std::pair<ExprId, ExprId> Automaton::split_slowly(ExprId e) {
 }
 
 void Automaton::emit(Closure& c, const Reading& r) {
-    if (c.readings.size() < kMaxReadings && links_[r.stack].depth < kMaxDepth)
+    if (c.readings.size() < max_readings() && links_[r.stack].depth < kMaxDepth)
         c.readings.push_back(r);
     else
         c.narrowed = true;
     if (rules_.pool[r.expr].nullable) c.add(kEmptyText, r.stack);
+}
+
+/// Divides a choice: plain parts, of which there may be thousands, stay one expression.
+void Automaton::divide(Closure& c, const Reading& r) {
+    ExprPool& pool = rules_.pool;
+    const auto found = plain_.emplace(r.expr, kNoMatch);
+    if (found.second) {
+        std::vector<ExprId> plain;
+        for (const ExprId p : pool.parts(r.expr))
+            if (pool[p].is_plain()) plain.push_back(p);
+        found.first->second = pool.choice(std::move(plain));
+    }
+    c.add(found.first->second, r.stack);
+    for (const ExprId p : pool.parts(r.expr))
+        if (!pool[p].is_plain()) c.add(p, r.stack);
 }
 
 void Automaton::expand(Closure& c, const Reading& r) {
@@ -92,7 +108,7 @@ void Automaton::expand(Closure& c, const Reading& r) {
         else
             c.add(parts.first, push(parts.second, r.stack));
     } else if (n.kind == ExprKind::choice && (n.wide || !n.regular)) {
-        for (uint32_t i = 0; i < n.b; ++i) c.add(pool.parts(r.expr)[i], r.stack);
+        divide(c, r);
     } else if (n.regular) {
         emit(c, r);
     } else if (n.kind == ExprKind::repeat) {
@@ -103,7 +119,7 @@ void Automaton::expand(Closure& c, const Reading& r) {
         c.add(rules_.body[n.a], r.stack);
     } else if (n.kind == ExprKind::token) {
         c.terminals.push_back({n.a, r.stack});
-    } else if (n.kind == ExprKind::members) {
+    } else if (n.kind == ExprKind::members || n.kind == ExprKind::key) {
         const auto known = expanded_.find(r.expr);
         const ExprId ways = known != expanded_.end() ? known->second : rules_.expand_members(r.expr);
         if (known == expanded_.end()) expanded_.emplace(r.expr, ways);
@@ -112,7 +128,8 @@ void Automaton::expand(Closure& c, const Reading& r) {
 }
 
 void Automaton::close(Closure& c) {
-    for (size_t n = 0; !c.open.empty() && n < automaton_impl::kMaxExpansions; ++n) {
+    const size_t max = std::max(automaton_impl::kMaxExpansions, automaton_impl::kExpansionsEach * max_readings());
+    for (size_t n = 0; !c.open.empty() && n < max; ++n) {
         const Reading r = c.open.back();
         c.open.pop_back();
         expand(c, r);
@@ -228,7 +245,7 @@ size_t Automaton::memory() const {
     const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
     return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
            pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + steps_.memory() +
-           (expanded_.size() + split_.size() + after_.size()) * 32;
+           (expanded_.size() + plain_.size() + split_.size() + after_.size()) * 32;
 }
 
 void Automaton::compact(std::vector<StateId>& keep) {

@@ -24,6 +24,7 @@ class Automaton {
         bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
     };
     static constexpr uint32_t kMaxReadings = 512, kMaxDepth = 2000;
+    static constexpr uint32_t kReadingsEach = 4;  ///< of an alternative: it goes on, may end, may be followed
     explicit Automaton(std::shared_ptr<const Rules> rules);
 
     StateId start();
@@ -42,6 +43,8 @@ class Automaton {
     StateId after(uint32_t stack);
 
     bool accepting(StateId s) const { return states_[s].accepting; }
+    /// Readings of a state that are kept: more than kMaxReadings where more alternatives begin at one place.
+    size_t max_readings() const { return std::max(kMaxReadings, kReadingsEach * rules_.widest); }
     /// Readings of the text were left out, because there are too many: the state may refuse what the grammar allows.
     bool narrowed(StateId s) const { return states_[s].narrowed; }
     Span<const Reading> readings(StateId s) const { return {pool_.data() + states_[s].at, states_[s].n}; }
@@ -78,6 +81,7 @@ class Automaton {
     void close(Closure& c);
     void expand(Closure& c, const Reading& r);
     void emit(Closure& c, const Reading& r);
+    void divide(Closure& c, const Reading& r);
     std::pair<ExprId, ExprId> split(ExprId e);
     std::pair<ExprId, ExprId> split_slowly(ExprId e);
     uint32_t push(ExprId e, uint32_t stack);
@@ -93,6 +97,7 @@ class Automaton {
     std::unordered_map<uint64_t, uint32_t> link_index_;
     StepTable steps_;
     std::unordered_map<ExprId, ExprId> expanded_;
+    std::unordered_map<ExprId, ExprId> plain_;  ///< of a choice: its plain parts, which are one reading
     std::unordered_map<ExprId, std::pair<ExprId, ExprId>> split_;
     std::unordered_map<uint32_t, StateId> after_;
     Closure scratch_;

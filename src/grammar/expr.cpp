@@ -595,7 +595,7 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
         for (const ExprId p : this->parts(e)) parts.push_back(copy_to(other, p, n_base, done));
         std::sort(parts.begin(), parts.end());
         copy = other.intern_list(n.kind, parts);
-    } else if (n.kind == ExprKind::except || n.kind == ExprKind::repeat) {
+    } else if (n.kind == ExprKind::except || n.kind == ExprKind::repeat || n.kind == ExprKind::key) {
         n.a = copy_to(other, n.a, n_base, done);
         copy = other.intern(n);
     } else if (n.kind == ExprKind::bytes) {

@@ -56,6 +56,7 @@ enum class ExprKind : uint8_t {
     token,     ///< the token terminal a
     members,   ///< the members of object a that may follow; b: which were written, lo: how many; hi: 1 + one more that
                ///< was written, or 0
+    key,       ///< the rest of a name and what follows it: of the members a, those below ObjectRule::keys[b]
 };
 
 struct ExprNode {
@@ -67,6 +68,8 @@ struct ExprNode {
     bool crowded = false;   ///< a choice of too many parts within, which a text has led to: not to be followed
     bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
     uint32_t a = 0, b = 0, lo = 0, hi = 0;
+    /// Alternatives of this sort may be matched as one expression: none of them can become too many to follow.
+    bool is_plain() const { return regular && !wide && !counted && !logic; }
     bool operator==(const ExprNode& o) const {
         return kind == o.kind && a == o.a && b == o.b && lo == o.lo && hi == o.hi;
     }
@@ -126,6 +129,7 @@ class ExprPool {
     ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0) {
         return deferred(ExprKind::members, object, written, count, more);
     }
+    ExprId key(ExprId members, uint32_t key) { return deferred(ExprKind::key, members, key); }
     /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.

@@ -32,6 +32,9 @@ ExprId Rules::begin_members(uint32_t object) {
 }
 
 ExprId Rules::expand_members(ExprId e) {
+    const bool in_key = pool[e].kind == ExprKind::key;
+    const uint32_t at_key = pool[e].b;
+    if (in_key) e = pool[e].a;
     const ExprNode at = pool[e];
     const ObjectRule& o = objects[at.a];
     const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
@@ -60,24 +63,35 @@ ExprId Rules::expand_members(ExprId e) {
         return (o.max_count == kUnbounded || at.lo + 1 + uint64_t{required_after} <= o.max_count) &&
                (has_extra || at.lo + 1 + uint64_t{usable_after} >= o.min_count);
     };
-    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
+    std::vector<uint8_t> may_follow(o.listed.size());
     const bool complete = n_required == 0;
-    std::vector<ExprId> ways;
     for (size_t i = 0; i < o.listed.size(); ++i) {
         const ObjectRule::Member& m = o.listed[i];
         if (is_written(i)) continue;
-        const uint32_t required_after = n_required - (m.required ? 1 : 0);
         if (m.value != kNoMatch) {
-            if (fits(required_after, n_usable - 1)) {
-                const ExprId rest = o.any_order ? pool.members(at.a, index, count, static_cast<uint32_t>(i + 1))
-                                                : pool.members(at.a, static_cast<uint32_t>(i + 1), count);
-                ways.push_back(pool.concat({separator, m.key, m.value, rest}));
-            }
+            may_follow[i] = fits(n_required - (m.required ? 1 : 0), n_usable - 1);
             // In order, a member that is passed over does not come later.
             if (!o.any_order) --n_usable;
         }
         if (!o.any_order && m.required) break;
     }
+    const auto way = [&](uint32_t k) {
+        const ObjectRule::Key& key = o.keys[k];
+        const auto first = o.by_key.begin() + key.first, last = o.by_key.begin() + key.last;
+        if (std::none_of(first, last, [&](uint32_t i) { return may_follow[i] != 0; })) return kNoMatch;
+        if (key.n_child > 0) return pool.concat(key.text, pool.key(e, k));
+        const ExprId rest =
+            o.any_order ? pool.members(at.a, index, count, *first + 1) : pool.members(at.a, *first + 1, count);
+        return pool.concat({key.text, o.listed[*first].value, rest});
+    };
+    std::vector<ExprId> ways;
+    if (in_key) {
+        const ObjectRule::Key& key = o.keys[at_key];
+        for (uint32_t k = key.child; k < key.child + key.n_child; ++k) ways.push_back(way(k));
+        return pool.choice(std::move(ways));
+    }
+    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
+    if (!o.keys.empty()) ways.push_back(pool.concat(separator, way(0)));
     if ((complete || o.any_order) && fits(n_required, 0)) {
         const uint32_t next = o.any_order ? index : static_cast<uint32_t>(o.listed.size());
         for (const ObjectRule::Member& m : o.extra)
@@ -88,6 +102,61 @@ ExprId Rules::expand_members(ExprId e) {
 }
 
 AUSPEX_SMALL_CODE_BEGIN
+
+/// The bytes that an expression begins with; what follows them remains.
+std::string Rules::take_text(ExprId& e) const {
+    std::string text;
+    while (e != kEmptyText) {
+        const bool last = pool[e].kind != ExprKind::concat;
+        const ExprId first = last ? e : pool[e].a;
+        if (pool[first].kind != ExprKind::text) break;
+        text += pool.text_of(first);
+        e = last ? kEmptyText : pool[e].b;
+    }
+    return text;
+}
+
+void Rules::sort_keys(ObjectRule& o) {
+    std::vector<std::string> texts;
+    for (const ObjectRule::Member& m : o.listed) {
+        ExprId key = m.key;
+        texts.push_back(take_text(key));
+    }
+    o.by_key = sorted_indices(texts.size(), [&](uint32_t a, uint32_t b) { return texts[a] < texts[b]; });
+    o.keys.clear();
+    if (texts.empty()) return;
+    o.keys.emplace_back();
+    o.keys[0].last = static_cast<uint32_t>(texts.size());
+    add_keys(o, texts, 0, 0);
+}
+
+/// Gives a node its text and its children. The keys below it agree up to `depth`.
+void Rules::add_keys(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth) {
+    const uint32_t first = o.keys[node].first, last = o.keys[node].last;
+    const std::string &low = texts[o.by_key[first]], &high = texts[o.by_key[last - 1]];
+    if (last - first == 1) {
+        ExprId rest = o.listed[o.by_key[first]].key;
+        take_text(rest);
+        o.keys[node].text = pool.concat(pool.text(std::string_view(low).substr(depth)), rest);
+        return;
+    }
+    size_t common = depth;
+    while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
+    o.keys[node].text = pool.text(std::string_view(low).substr(depth, common - depth));
+    const uint32_t child = static_cast<uint32_t>(o.keys.size());
+    for (uint32_t at = first, end = first; at < last; at = end) {
+        const std::string& text = texts[o.by_key[at]];
+        ++end;
+        // A key that the others begin with stands alone.
+        while (end < last && common < text.size() && texts[o.by_key[end]][common] == text[common]) ++end;
+        o.keys.emplace_back();
+        o.keys.back().first = at;
+        o.keys.back().last = end;
+    }
+    o.keys[node].child = child;
+    o.keys[node].n_child = static_cast<uint32_t>(o.keys.size()) - child;
+    for (uint32_t k = child; k < child + o.keys[node].n_child; ++k) add_keys(o, texts, k, common);
+}
 
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
     uint32_t n_usable = 0, n_required = 0;
@@ -269,6 +338,7 @@ Status Rules::finish() {
     if (body.size() > kMaxRules || pool.size() > kMaxExprs)
         return fail(Code::unsupported, "the grammar has ", body.size(), " rules and ", pool.size(),
                     " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
+    for (ObjectRule& o : objects) sort_keys(o);
     pool.close();
     pool.set_search_budget(grammar_impl::kSearchBudget);
     const std::vector<uint32_t> cycle = find_left_recursion();
@@ -303,7 +373,7 @@ Status Rules::finish() {
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
     pool.forget_parts();
-    return {};
+    return check_widths(nullables);
 }
 
 }  // namespace detail

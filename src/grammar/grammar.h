@@ -27,11 +27,19 @@ struct ObjectRule {
         ExprId value = kNoMatch;
         bool required = false;
     };
+    /// A tree of what the keys of listed members begin with, so that a thousand keys are a few alternatives.
+    struct Key {
+        ExprId text = kEmptyText;         ///< of a node without children up to the value
+        uint32_t child = 0, n_child = 0;  ///< in `keys`
+        uint32_t first = 0, last = 0;     ///< in by_key: the members below
+    };
     std::vector<Member> listed;  ///< each at most once
     std::vector<Member> extra;   ///< any number of times; their names are in no other entry
     bool any_order = false;      ///< else listed members come as listed, extra ones after them
     uint32_t min_count = 0, max_count = kUnbounded;
-    ExprId separator = kNoMatch;  ///< a comma with its white space
+    ExprId separator = kNoMatch;   ///< a comma with its white space
+    std::vector<uint32_t> by_key;  ///< listed members in the order of their keys. Like `keys` made by finish()
+    std::vector<Key> keys;         ///< the root first
 };
 
 struct Rules {
@@ -44,15 +52,17 @@ struct Rules {
     std::map<std::vector<uint64_t>, uint32_t> written_index;
     uint32_t start = 0;
     static constexpr uint32_t kNoRule = UINT32_MAX;
-    uint32_t undecided = kNoRule;      ///< the first rule of which finish() cannot tell whether anything matches it
+    uint32_t refused = kNoRule;        ///< the rule because of which finish() said that the grammar is unsupported
+    uint32_t widest = 0;               ///< the most alternatives that begin at one place, about
     std::vector<std::string> ignored;  ///< what the front end was allowed to ignore
 
     /// A rule to be given a body later.
     uint32_t add_rule(std::string name);
     /// The members of an object from its beginning.
     ExprId begin_members(uint32_t object);
-    /// One step of `members`: what may follow, as an expression of a key, a value and the members after it.
-    ExprId expand_members(ExprId members);
+    /// One step of `members` or `key`: what may follow, as an expression of a key or a part of one, and then the rest
+    /// of the key or a value and the members after it.
+    ExprId expand_members(ExprId e);
 
     /// Checks the grammar and makes it ready to run: call once.
     ///
@@ -63,14 +73,21 @@ struct Rules {
     std::vector<uint32_t> find_left_recursion();
 
   private:
+    std::string take_text(ExprId& e) const;
+    void sort_keys(ObjectRule& o);
+    void add_keys(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth);
     uint32_t intern_written(std::vector<uint64_t> set);
     bool productive(ExprId e, const std::vector<uint8_t>& known);
     bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
     bool nullable(ExprId e, const std::vector<uint8_t>& known);
     void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
     void note_search(uint32_t rule) {
-        if (undecided == kNoRule && pool.gave_up()) undecided = rule;
+        if (refused == kNoRule && pool.gave_up()) refused = rule;
     }
+    struct Widths;
+    uint32_t width(ExprId e, Widths& of);
+    ExprId after_plain(ExprId e) const;
+    Status check_widths(const std::vector<uint8_t>& nullables);
     ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
     std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
 };
@@ -141,6 +158,7 @@ struct PostOrder {
 
 constexpr size_t kMaxRules = 50000;
 constexpr size_t kMaxExprs = 400000;  ///< of a grammar, before it runs
+constexpr uint32_t kMaxWays = 16384;  ///< alternatives that begin at one place
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -153,7 +153,7 @@ Status Matcher::status() const {
                     " are kept; write the grammar so that fewer rules match the same text");
     if (!automaton_.narrowed(history_.back())) return {};
     return fail(Code::unsupported, "after ", n_step(), " steps the text can be read in more than ",
-                Automaton::kMaxReadings, " ways, or is nested more than ", Automaton::kMaxDepth,
+                automaton_.max_readings(), " ways, or is nested more than ", Automaton::kMaxDepth,
                 " rules deep; write the grammar so that fewer rules match the same text");
 }
 

@@ -112,10 +112,17 @@ Status SchemaCompiler::finished(const Status& status) {
     if (status.ok()) return status;
     if (status.text.find("matches nothing") != std::string::npos)
         return fail(Code::bad_argument, "#: no value is valid against the schema; check what it requires");
-    const auto found = intersections_.find(rules_.undecided);
-    if (found == intersections_.end()) return Status(status.code, "#: " + status.text);
-    fail_at(status.code, *found->second.where, found->second.key, status.text);
-    return status_;
+    const auto found = intersections_.find(rules_.refused);
+    if (rules_.pool.gave_up() && found != intersections_.end()) {
+        fail_at(status.code, *found->second.where, found->second.key, status.text);
+        return status_;
+    }
+    for (const auto& [place, rule] : index_) {
+        if (rule != rules_.refused || place.second.empty()) continue;
+        fail_at(status.code, *place.second[0], "", status.text);
+        return status_;
+    }
+    return Status(status.code, "#: " + status.text);
 }
 
 uint32_t SchemaCompiler::rule_of(Schemas schemas, ValuePlace place) {

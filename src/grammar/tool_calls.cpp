@@ -84,7 +84,8 @@ class Writer {
     /// Finishes the rules, which empties those that no text matches.
     Status finish() const {
         const Status finished = rules_.finish();
-        if (!finished.ok() && finished.code != Code::bad_argument) return finished;
+        if (!finished.ok() && finished.code != Code::bad_argument)
+            return Status(finished.code, owner_of(rules_.refused) + finished.text);
         for (const auto& [name, rule] : arguments_)
             if (rules_.body[rule] == kNoMatch)
                 return fail(Code::bad_argument, "tool ", quote(name, 60),
@@ -127,6 +128,16 @@ class Writer {
         if (takes) return {};
         return fail(Code::bad_argument, "tool ", quote(tool.name, 60),
                     ": #: type: expected \"object\", which arguments are, found ", quote(type->dump()));
+    }
+
+    /// Whose rule it is, for messages: rules of each tool begin with the one of its arguments.
+    std::string owner_of(uint32_t rule) const {
+        if (rule >= rules_.start) return {};  // the frame, or no rule
+        if (form_ != Rules::kNoRule && rule >= form_) return "answer: ";
+        std::string owner;
+        for (const auto& [name, first] : arguments_)
+            if (first <= rule) owner = say("tool ", quote(name, 60), ": ");
+        return owner;
     }
 
     ExprId terminal(const char* name, bool other) {
