@@ -53,6 +53,10 @@ file(GLOB auspex_server_sources CONFIGURE_DEPENDS examples/server/*.cpp examples
 add_executable(auspex_server ${auspex_server_sources} ${PROJECT_BINARY_DIR}/server/page.cpp)
 set_target_properties(auspex_server PROPERTIES OUTPUT_NAME auspex-server UNITY_BUILD ${AUSPEX_UNITY_CLI} UNITY_BUILD_BATCH_SIZE 20)
 set_source_files_properties(examples/server/http.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # long enough by itself
+if(NOT MSVC)  # loops over a row of logits for each token
+  set_source_files_properties(examples/server/log_softmax.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON
+    COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
+endif()
 target_include_directories(auspex_server PRIVATE examples/server)
 target_include_directories(auspex_server SYSTEM PRIVATE ${AUSPEX_HTTPLIB})
 target_compile_definitions(auspex_server PRIVATE ${auspex_httplib_flags})

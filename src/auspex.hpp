@@ -239,7 +239,8 @@ struct DeviceEntry {
     Status status;          ///< unless ok, why Device::open() refuses it
 };
 
-/// A place where models run. Copies share one device.
+/// A place where models run. Copies share one device. On a GPU the last copy, and all that was made on it, must be gone
+/// before main() returns: drivers clean up at exit, before objects in static storage are destroyed (NVIDIA's crashes).
 ///
 /// thread    any, at the same time.
 class AUSPEX_API Device {
