@@ -158,8 +158,7 @@ typedef struct auspex_device_options {
 } auspex_device_options;
 
 AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);
-/* Opens a device. options: null for the defaults. Free a GPU, and all that was made on it, before main() returns: drivers
- * clean up at exit, and must not be called after that. */
+/* Opens a device. options: null for the defaults. Free a GPU before main() returns: drivers clean up at exit. */
 AUSPEX_C_API auspex_code auspex_device_open(const auspex_device_options* options, auspex_device** device,
                                             auspex_error* error);
 AUSPEX_C_API void auspex_device_free(auspex_device* device);
