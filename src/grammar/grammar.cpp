@@ -127,18 +127,24 @@ void Rules::sort_keys(ObjectRule& o) {
     if (texts.empty()) return;
     o.keys.emplace_back();
     o.keys[0].last = static_cast<uint32_t>(texts.size());
-    add_keys(o, texts, 0, 0);
+    // Node by node, because keys that begin with one another are a tree as deep as their number.
+    std::vector<size_t> depths{0};
+    for (uint32_t node = 0; node < o.keys.size(); ++node) {
+        const size_t depth = add_children(o, texts, node, depths[node]);
+        depths.resize(o.keys.size(), depth);
+    }
 }
 
-/// Gives a node its text and its children. The keys below it agree up to `depth`.
-void Rules::add_keys(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth) {
+/// Gives a node its text and its children. The keys below it agree up to `depth`; returns up to where the children's
+/// do.
+size_t Rules::add_children(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth) {
     const uint32_t first = o.keys[node].first, last = o.keys[node].last;
     const std::string &low = texts[o.by_key[first]], &high = texts[o.by_key[last - 1]];
     if (last - first == 1) {
         ExprId rest = o.listed[o.by_key[first]].key;
         take_text(rest);
         o.keys[node].text = pool.concat(pool.text(std::string_view(low).substr(depth)), rest);
-        return;
+        return depth;
     }
     size_t common = depth;
     while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
@@ -155,7 +161,7 @@ void Rules::add_keys(ObjectRule& o, const std::vector<std::string>& texts, uint3
     }
     o.keys[node].child = child;
     o.keys[node].n_child = static_cast<uint32_t>(o.keys.size()) - child;
-    for (uint32_t k = child; k < child + o.keys[node].n_child; ++k) add_keys(o, texts, k, common);
+    return common;
 }
 
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {

@@ -75,7 +75,7 @@ struct Rules {
   private:
     std::string take_text(ExprId& e) const;
     void sort_keys(ObjectRule& o);
-    void add_keys(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth);
+    size_t add_children(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth);
     uint32_t intern_written(std::vector<uint64_t> set);
     bool productive(ExprId e, const std::vector<uint8_t>& known);
     bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
