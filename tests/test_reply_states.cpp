@@ -150,18 +150,24 @@ Turn next_turn(const Model& model, Session session, size_t n_reply, End end, Bet
     return turn;
 }
 
+/// A prompt of n_prompt tokens and what plain decoding makes of it, n tokens in all.
+std::vector<Token> plain_text(const Model& model, size_t n_prompt, size_t n) {
+    Session plain = open(model, options_of(Draft::off, 0, 0));
+    sync(plain, tiny_ids(n_prompt, 31));
+    grow(plain, n);
+    return history(plain, n);
+}
+
 /// Replies of lengths that end within a cycle at each of its places.
 void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uint32_t run_ahead, int n_guess) {
-    Session plain = open(model, options_of(Draft::off, 0, 0));
-    sync(plain, tiny_ids(40, 31));
-    grow(plain, 40 + lengths.back() + 20);
+    const std::vector<Token> said = plain_text(model, 40, 40 + lengths.back() + 20);
     for (const size_t n : lengths)
         for (const End end : {End::generator, End::limit, End::taken_back, End::taken_back_more}) {
             CAPTURE(n);
             CAPTURE(static_cast<int>(end));
             const auto turn = [&](Draft source, Between between) {
                 Session session = open(model, options_of(source, source == Draft::mtp ? n_guess : 5, run_ahead));
-                if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(history(plain)));
+                if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(said));
                 return next_turn(model, std::move(session), n, end, between);
             };
             const Turn want = turn(Draft::off, Between::nothing);
@@ -268,10 +274,7 @@ TEST_CASE("after logits() a prompt computes the same rows and bits with save() o
 TEST_CASE("a reply that goes on after sync() has named its end or its next token leaves the same states") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);
-    Session plain = open(model, options_of(Draft::off, 0, 0));
-    sync(plain, tiny_ids(40, 31));
-    grow(plain, 140);
-    const std::vector<Token> said = history(plain, 140);
+    const std::vector<Token> said = plain_text(model, 40, 140);
     for (size_t n = 41; n <= 52; ++n)
         for (const bool one_more : {false, true}) {
             CAPTURE(n);
@@ -281,7 +284,7 @@ TEST_CASE("a reply that goes on after sync() has named its end or its next token
             for_each_source(model, said, [&](Session& session, bool is_plain) {
                 sync(session, tiny_ids(40, 31), {{30, false}});
                 grow(session, n);
-                sync(session, history(plain, n + (one_more ? 1 : 0)));
+                sync(session, first(said, n + (one_more ? 1 : 0)));
                 grow(session, 140);
                 CHECK(history(session, 140) == said);
                 const SyncReport r = sync(session, join(history(session, n + 4), tiny_ids(5, 40)));
@@ -301,11 +304,8 @@ TEST_CASE("a reply to a text that was scored is taken back as plain decoding has
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);
     const std::vector<Token> text = tiny_ids(40, 31);
-    Session plain = open(model, options_of(Draft::off, 0, 0));
-    sync(plain, text);
-    grow(plain, 70);
     std::vector<float> want;
-    for_each_source(model, history(plain), [&](Session& session, bool is_plain) {
+    for_each_source(model, plain_text(model, 40, 70), [&](Session& session, bool is_plain) {
         sync(session, tiny_ids(90, 5));  // a longer prompt than the text
         REQUIRE(session.score(text, [](size_t, Span<const float>) {}).ok());
         grow(session, 52);
@@ -320,19 +320,16 @@ TEST_CASE("a reply to a text that was scored is taken back as plain decoding has
 TEST_CASE("tokens taken back after logits() are computed again as they were") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);
-    const std::vector<Token> text = tiny_ids(100, 31);
-    Session plain = open(model, options_of(Draft::off, 0, 0));
-    sync(plain, text);
-    grow(plain, 130);
+    const std::vector<Token> said = plain_text(model, 100, 130);
     for (size_t n_cut = 0; n_cut <= 5; ++n_cut) {
         CAPTURE(n_cut);
         std::vector<float> want;
-        for_each_source(model, history(plain), [&](Session& session, bool is_plain) {
+        for_each_source(model, said, [&](Session& session, bool is_plain) {
             for (const bool asks : {false, true}) {
                 if (n_cut == 0 && !asks) continue;  // the last row is computed with the prompt
                 CAPTURE(asks);
                 sync(session, {});
-                sync(session, text);
+                sync(session, tiny_ids(100, 31));
                 for (size_t n_left = 12; n_left > 0;) n_left -= session.next({}, n_left).value().size();
                 if (asks) REQUIRE(session.logits().ok());
                 const SyncReport r = sync(session, join(history(session, 112 - n_cut), tiny_ids(5, 40)));
