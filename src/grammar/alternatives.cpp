@@ -87,7 +87,7 @@ uint32_t Rules::width(ExprId e, Widths& of) {
             for (const ObjectRule::Member& m : *list) width(m.value, of);
         for (const ObjectRule::Key& k : o.keys) width_all = std::max<uint64_t>(width_all, k.n_child);
         width_all += o.extra.size() + 1;
-        of.total += width_all;
+        of.total += static_cast<size_t>(width_all);
     }
     return of.known[e] = of.note(e, width_all);
 }

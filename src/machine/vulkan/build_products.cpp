@@ -117,6 +117,8 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
                        : p.epilogue == Epilogue::logits ? buffers_.sample_part
                                                         : y;
     AUSPEX_ASSERT(squares_offset == 0);  // squares_stride()
+    // Pieces that bind the whole region write other rows of it, but only the kernels know that.
+    if (rows.first != 0 && (a.y_offset != 0 || a.residual_offset != 0 || a.out_offset != 0)) list_.barrier();
     if (p.epilogue == Epilogue::logits) {
         n_largest_ = 0;
         for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);
