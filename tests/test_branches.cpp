@@ -286,12 +286,14 @@ TEST_CASE("what a budget has room for does not depend on drafting") {
     StateSizes sizes;
     REQUIRE(plan_context_options(model.impl()->plan, options, &context, nullptr).ok());
     REQUIRE(checkpoint_sizes(model.impl()->plan, context).get(sizes).ok());
-    for (const uint64_t n_row : {0, 128, 192, 256, 320, 384, 512}) {
+    for (const uint64_t n_row : {0u, 128u, 192u, 256u, 320u, 384u, 512u}) {
         CAPTURE(n_row);
         std::vector<size_t> want;
         const std::pair<Draft, double> ways[] = {
             {Draft::off, 1e9}, {Draft::off, 0}, {Draft::mtp, 0}, {Draft::mtp, 1e9}, {Draft::lookup, 0}};
-        for (const auto& [source, recent_seconds] : ways) {
+        for (const auto& way : ways) {
+            const Draft source = way.first;
+            const double recent_seconds = way.second;
             CAPTURE(static_cast<int>(source));
             CAPTURE(recent_seconds);
             Session session = open(model, options_of(source, 3 * sizes.state_bytes + n_row * sizes.row_bytes));
