@@ -7,9 +7,9 @@
 //         1 x     f32 [row, x_stride]            read
 //         2 w     f32 [width]                    read
 //         3 y     f32 at its offset              written
-//         4 squares  f32 [row, squares_stride]   read if that is not 0
-//         5 kept_x   f32 [row, x_stride]         likewise written: a copy of x
-//         6 kept_squares                         likewise written: a copy of squares
+//         4 squares  f32 [row, squares_stride]   read unless squares_stride is 0
+//         5 kept_x   f32 [row, x_stride]         written unless it is 0: a copy of x
+//         6 kept_squares                         written unless it is 0: a copy of squares
 // Push    RowsArgs; from_kept: row i is written as row hidden_from + i
 // Grid    x: row. Group 256 (a power of two)
 // Cost    8 * width bytes a row, twice that with copies

@@ -31,7 +31,8 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;
     }
-    // Token by token a reply is one request, as next() writes it; so is its end, where only its last row is missing.
+    // A reply is one request, also where the caller adds its tokens one by one, or asks for the row of the last token,
+    // which plain decoding has not run.
     const bool in_reply = marks.empty() && same == live_.size() &&
                           (wanted.size() == same + 1 || (wanted.size() == same && same == n_row_ + 1));
     changing_ = true;

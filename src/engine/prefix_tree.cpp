@@ -278,7 +278,7 @@ void PrefixTree::remove_state(uint32_t i) {
 }
 
 void PrefixTree::give_up(uint32_t i) {
-    if (states_[i].kind == StateKind::recent) return remove_state(i);  // a prompt would not have gone on from it
+    if (states_[i].kind == StateKind::recent) return remove_state(i);  // no prompt goes on from it
     std::vector<size_t>& rows = tree_[states_[i].run].given_up;
     const auto at = std::lower_bound(rows.begin(), rows.end(), states_[i].row);
     if (at == rows.end() || *at != states_[i].row) rows.insert(at, states_[i].row);
@@ -464,16 +464,15 @@ void PrefixTree::fit(uint64_t slack) {
 /// Recent states go first: they are kept by time, and what else is kept does not depend on them.
 uint32_t PrefixTree::worst() const {
     uint32_t found = kNoState;
-    double lowest = 0;
+    std::pair<double, uint64_t> lowest;  // score and serial: of equal scores the older goes
     bool pinned = true;
     for (uint32_t i = 0; i < states_.size(); ++i) {
         if (states_[i].run == kNoRun || i == locked_) continue;
         if (states_[i].kind == StateKind::recent) return i;
         const bool is = is_pinned(i);
         if (is && !pinned) continue;
-        const double value = score(i);
-        const bool is_older = found != kNoState && value == lowest && states_[i].serial < states_[found].serial;
-        if (found != kNoState && is == pinned && value >= lowest && !is_older) continue;
+        const std::pair<double, uint64_t> value(score(i), states_[i].serial);
+        if (found != kNoState && is == pinned && value >= lowest) continue;
         found = i;
         lowest = value;
         pinned = is;

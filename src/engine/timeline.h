@@ -45,12 +45,13 @@ class Timeline {
     /// Rows that the caller has asked for with a prompt: a reply begins after them.
     size_t n_asked() const { return n_asked_; }
     void ask(size_t n) { n_asked_ = n, n_for_logits_ = 0; }
+    /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
+    void ask_for_prompt();
     /// Rows of a reply that logits() has asked for: plain decoding, too, has run the last of them. 0: none.
     size_t n_for_logits() const { return n_for_logits_; }
     void ask_for_logits() { n_for_logits_ = n_row_; }
+    /// What the caller of another session has asked for.
     void ask_as(const Timeline& other) { n_asked_ = other.n_asked_, n_for_logits_ = other.n_for_logits_; }
-    /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
-    void ask_for_prompt();
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.

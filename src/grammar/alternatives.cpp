@@ -11,7 +11,7 @@ namespace detail {
 namespace alternatives_impl {
 
 constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
-constexpr unsigned kMaxUnits = 64;        // rules and beginnings within each other that are looked through
+constexpr unsigned kMaxNested = 64;       // rules that are only a call of another, followed to the last
 constexpr uint64_t kMaxWidth = 1u << 30;  // that is counted
 
 }  // namespace alternatives_impl
@@ -44,7 +44,7 @@ ExprId Rules::after_plain(ExprId e) const {
         return pool[at].kind == ExprKind::concat && pool[pool[at].a].is_plain();
     };
     ExprId at = e;
-    for (unsigned i = 0; i < alternatives_impl::kMaxUnits && pool[at].kind == ExprKind::rule; ++i)
+    for (unsigned i = 0; i < alternatives_impl::kMaxNested && pool[at].kind == ExprKind::rule; ++i)
         at = body[pool[at].a];
     if (!begins_plain(at)) return e;
     while (begins_plain(at)) at = pool[at].b;
@@ -126,7 +126,8 @@ Status Rules::check_widths(const std::vector<uint8_t>& nullables) {
     for (unsigned c = 0; c < exact.classes().n; ++c) fits = fits && !exact.narrowed(exact.step_class(s, c));
     if (fits) return {};
     refused = of.widest_rule;
-    const uint32_t n = width(of.widest_expr, of);  // those after what they begin with only if they are too many there
+    // Those that begin right there; only if they are few enough, those behind what several of them begin with.
+    const uint32_t n = width(of.widest_expr, of);
     return fail(Code::unsupported, n > kMaxWays ? n : of.widest, " alternatives begin at one place of ",
                 quote(name[refused], 40), ", at most ", kMaxWays,
                 " are followed; write once what several of them begin with");

@@ -117,7 +117,7 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
                        : p.epilogue == Epilogue::logits ? buffers_.sample_part
                                                         : y;
     AUSPEX_ASSERT(squares_offset == 0);  // squares_stride()
-    // Pieces that bind the whole region write other rows of it, but only the kernels know that.
+    // Pieces that bind the whole region touch different rows of it, which validation cannot see.
     if (rows.first != 0 && (a.y_offset != 0 || a.residual_offset != 0 || a.out_offset != 0)) list_.barrier();
     if (p.epilogue == Epilogue::logits) {
         n_largest_ = 0;
