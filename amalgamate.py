@@ -38,8 +38,12 @@ PASTED = (".inl", ".inc")
 # Macros that a source file may leave defined, because system headers read them.
 LASTING_MACROS = {"NOMINMAX", "WIN32_LEAN_AND_MEAN", "VK_NO_PROTOTYPES", "_FILE_OFFSET_BITS", "_GNU_SOURCE"}
 
-# Names in the code that headers of others define as macros: rpcndr.h `small`, Qt `emit` and `slots`.
-SHIELDED = ("emit", "slots", "small")
+# Names in the code that headers of others define as macros: Xlib `Status`; Apple's AssertMacros.h and Unreal `check`,
+# `verify`; windows.h `max`, `min` and `small`; Qt `emit` and `slots`.
+SHIELDED = ("Status", "check", "emit", "max", "min", "slots", "small", "verify")
+# Files that hold nothing but system includes, which bring such macros: the application gets them as if it had included
+# these headers itself.
+SYSTEM_HEADERS = "_headers.h"
 
 LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 SYSTEM_INCLUDE = re.compile(r"^\s*#\s*include\s*<([^>]+)>")
@@ -197,7 +201,10 @@ class Amalgamation:
         return out
 
     def include(self, path, where, target, spelled, rank, conditions, pasting, out):
-        if target.endswith(PASTED):
+        if path.endswith(SYSTEM_HEADERS):
+            self.refuse(where, f'"{spelled}" in a file of system includes',
+                        "include it where it is needed: this file comes before all others")
+        elif target.endswith(PASTED):
             if target in pasting:
                 self.refuse(where, f"{target} includes itself", "break the circle")
             elif not os.path.isfile(os.path.join(self.root, target)):
@@ -252,20 +259,22 @@ class Amalgamation:
             self.refuse(PUBLIC, 'has no line  #define AUSPEX_VERSION "x.y.z"',
                         "add it: the banner takes the version from there")
         library = [e for e in self.entries if e.path != C_PUBLIC and not e.path.startswith(C_FOLDER)]
+        system = self.part([e for e in library if e.path.endswith(SYSTEM_HEADERS)])
+        library = [e for e in library if not e.path.endswith(SYSTEM_HEADERS)]
         declarations = self.part([e for e in library if not e.path.endswith(".cpp")])
         self.hoisted = []
         code = self.part([e for e in library if e.path.endswith(".cpp")],
                          lambda e: (f"#if AUSPEX_PART({part_of(e.path)})",))
         code = [*self.hoisted, *code]
         self.hoisted = None
-        results = {RESULT: self.header(version, public, declarations, code)}
+        results = {RESULT: self.header(version, public, system, declarations, code)}
         if C_PUBLIC in self.rank:
             results[C_RESULT] = self.c_header(version)
         if self.problems:
             return None
         return {path: "\n".join(lines) + "\n" for path, lines in results.items()}
 
-    def header(self, version, public, declarations, code):
+    def header(self, version, public, system, declarations, code):
         return [
             f"// auspex {version}, the whole library in one header. Made by amalgamate.py: edit src/ and make it "
             f"again.",
@@ -273,13 +282,15 @@ class Amalgamation:
             "#ifndef AUSPEX_HPP_INCLUDED",
             "#define AUSPEX_HPP_INCLUDED",
             "",
-            *public,
+            *self.shielded(public),
             "",
             "#endif  // AUSPEX_HPP_INCLUDED",
             "",
             "// ==== the internals: declarations " + "=" * 68,
             "#if (defined(AUSPEX_IMPLEMENTATION) || defined(AUSPEX_INTERNALS)) && !defined(AUSPEX_INTERNALS_INCLUDED)",
             "#define AUSPEX_INTERNALS_INCLUDED",
+            *system,
+            "",
             *self.shielded(declarations),
             "",
             "#endif  // AUSPEX_INTERNALS_INCLUDED",
@@ -322,7 +333,7 @@ class Amalgamation:
             '#error "AUSPEX_C_IMPLEMENTATION is for one C++17 file; C files include auspex.h without it"',
             "#endif",
             '#include "auspex.hpp"',
-            *code,
+            *self.shielded(code),
             "",
             "#endif /* AUSPEX_C_IMPLEMENTATION_INCLUDED */",
         ]

@@ -659,6 +659,22 @@ AUSPEX_C_API void auspex_reply_free(auspex_reply* reply);
 #error "AUSPEX_C_IMPLEMENTATION is for one C++17 file; C files include auspex.h without it"
 #endif
 #include "auspex.hpp"
+#pragma push_macro("Status")
+#undef Status
+#pragma push_macro("check")
+#undef check
+#pragma push_macro("emit")
+#undef emit
+#pragma push_macro("max")
+#undef max
+#pragma push_macro("min")
+#undef min
+#pragma push_macro("slots")
+#undef slots
+#pragma push_macro("small")
+#undef small
+#pragma push_macro("verify")
+#undef verify
 
 // --------------------------------------------------------------------------------- src/capi/capi.h
 
@@ -2389,5 +2405,14 @@ auspex_code auspex_chat(auspex_session* session, const char* json, size_t n_json
         return chat.run();
     });
 }
+
+#pragma pop_macro("Status")
+#pragma pop_macro("check")
+#pragma pop_macro("emit")
+#pragma pop_macro("max")
+#pragma pop_macro("min")
+#pragma pop_macro("slots")
+#pragma pop_macro("small")
+#pragma pop_macro("verify")
 
 #endif /* AUSPEX_C_IMPLEMENTATION_INCLUDED */

@@ -148,16 +148,45 @@ class Makes(BaseAmalgamate):
         compiler = shutil.which("g++") or shutil.which("clang++")
         if not compiler:
             self.skipTest("no compiler")
-        low = "struct Low { int small = 1, slots = 2; void emit(); };\n"
-        self.write({"src/base/low.h": TREE["src/base/low.h"] + low,
-                    "src/base/low.cpp": TREE["src/base/low.cpp"] + "void Low::emit() { small = slots; }\n",
-                    "user.cpp": "#define small char\n#define emit\n#define slots\n#define AUSPEX_IMPLEMENTATION\n"
-                                '#include "auspex.hpp"\nclass User { public slots: emit small c = 1; };\n'})
-        self.run_script()
+        # A macro of the list, and one that only a system header of the library itself defines, for both sides.
+        self.write({"src/auspex.hpp": PUBLIC + "namespace auspex { struct Status {}; }\n",
+                    "src/auspex.cpp": TREE["src/auspex.cpp"].replace(
+                        '#include "base/low.h"', '#include "base/door_headers.h"\n#include "base/low.h"'),
+                    "src/base/door_headers.h": "#pragma once\n#include <door.h>\n",
+                    "system/door.h": "#pragma once\n#define verify(x) door_##x\n",
+                    "src/base/low.h": TREE["src/base/low.h"] + '#include "door_headers.h"\n'
+                                      "struct Low { int small = 1, slots = 2; void emit(); int verify(int); };\n",
+                    "src/base/low.cpp": TREE["src/base/low.cpp"] + "void Low::emit() { small = verify(slots); }\n"
+                                        "int Low::verify(int x) { return x; }\n",
+                    "user.cpp": "#define small char\n#define emit\n#define slots\n#define Status int\n"
+                                '#define AUSPEX_IMPLEMENTATION\n#include "auspex.hpp"\n'
+                                "class User { public slots: emit small c = 1; };\n"
+                                "Status verify(b) = 1;\nint* a = &door_b;\n"
+                                "#undef Status\nauspex::Status none;\n"})
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
         done = subprocess.run([compiler, "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I",
-                               os.path.join(self.root, "single_include"), os.path.join(self.root, "user.cpp")],
+                               os.path.join(self.root, "single_include"), "-I", os.path.join(self.root, "system"),
+                               os.path.join(self.root, "user.cpp")],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_an_application_that_asks_vulkan_for_windows_of_xlib_gets_xlibs_macros_and_the_library_does_not(self):
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if not compiler:
+            self.skipTest("no compiler")
+        ask = "#define VK_USE_PLATFORM_XLIB_KHR\n"
+        self.write({"X11/Xlib.h": "#pragma once\n#define Status int\nstruct Display;\n"
+                                  "typedef unsigned long Window, VisualID;\n",
+                    "one.cpp": ask + '#define AUSPEX_INTERNALS\n#include "auspex.hpp"\nStatus a = 1, *b = &a;\n',
+                    "two.cpp": ask + '#include "machine/vulkan/device.h"\nauspex::Status none;\n'})
+        command = [compiler, "-std=c++17", "-fsyntax-only", "-I", self.root, "-I", os.path.join(REPO, "single_include"),
+                   "-I", os.path.join(REPO, "src")]
+        for name in ("one.cpp", "two.cpp"):
+            done = subprocess.run([*command, os.path.join(self.root, name)], capture_output=True, text=True)
+            if "volk.h: No such file" in done.stderr or "'volk/volk.h' file not found" in done.stderr:
+                self.skipTest("no Vulkan headers")
+            self.assertEqual(done.returncode, 0, name + done.stderr[-2000:])
 
 
 class CInterface(BaseAmalgamate):
@@ -213,6 +242,11 @@ class Checks(BaseAmalgamate):
 
 
 class Refuses(BaseAmalgamate):
+    def test_a_local_include_among_system_headers(self):
+        self.write({"src/auspex.cpp": TREE["src/auspex.cpp"] + '#include "plan/door_headers.h"\n',
+                    "src/plan/door_headers.h": '#pragma once\n#include <door.h>\n#include "../base/low.h"\n'})
+        self.refused("src/plan/door_headers.h:3", '"../base/low.h" in a file of system includes')
+
     def test_an_include_of_a_higher_layer(self):
         self.write({"src/base/low.h": '#pragma once\n#include "../plan/high.h"\n'})
         self.refused("src/base/low.h:2", "includes a higher layer", "src/plan/high.h", "above")

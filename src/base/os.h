@@ -1,44 +1,14 @@
-// base/os: the headers of the operating system, its last error, and how it spells paths.
+// base/os: the operating system's last error, and how it spells paths.
 //
-// Owns    the one place that includes them for files and memory: windows.h must not define min and max, and the
-//         application's own choice of these macros is left as it was.
 // Thread  any.
 // Tests   tests/test_base.cpp, tests/test_platforms.py
 #pragma once
 #include "base.h"
+#include "os_headers.h"
 
 #include <cerrno>
 #include <string>
 #include <system_error>
-
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#define AUSPEX_UNDEF_NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#define AUSPEX_UNDEF_LEAN
-#endif
-#include <windows.h>
-#ifdef AUSPEX_UNDEF_NOMINMAX
-#undef NOMINMAX
-#undef AUSPEX_UNDEF_NOMINMAX
-#endif
-#ifdef AUSPEX_UNDEF_LEAN
-#undef WIN32_LEAN_AND_MEAN
-#undef AUSPEX_UNDEF_LEAN
-#endif
-#elif defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#if defined(__APPLE__)
-#include <mach/mach.h>
-#endif
-#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {

@@ -1,5 +1,7 @@
 // The application's side: a plain include, the door and nothing behind it.
+#define Status int  // as Xlib does
 #include "auspex.hpp"
+#undef Status
 #include "auspex.hpp"  // and once more, as two of its headers might
 #include "auspex.h"
 

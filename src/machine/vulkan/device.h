@@ -10,19 +10,12 @@
 #include "../../../shaders/shared.h"
 #include "../../base/base.h"
 #include "quirks.h"
+#include "vulkan_headers.h"
 
 #include <atomic>
 #include <mutex>
 
-#if defined(__has_include)
-#if __has_include(<volk.h>)
-#include <volk.h>
-#else
-#include <volk/volk.h>
-#endif
-#else
-#include <volk.h>
-#endif
+#undef Status  // of Xlib, which volk.h includes where the application asks Vulkan for its windows
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
