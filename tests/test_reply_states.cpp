@@ -361,6 +361,99 @@ TEST_CASE("the report counts rows that a cancelled sync() left to compute again"
     CHECK((r.rows_reused == 90 && r.checkpoint_row == 90 && r.reason == SyncReason::checkpoint));
 }
 
+TEST_CASE("the report counts a row once that two sync() compute again") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    SessionOptions o = options_of(Draft::off, 0, 0);
+    int n_asked = 0, cancel_at = -1;
+    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    Session session = open(model, o);
+    sync(session, tiny_ids(100, 31), {{90, false}});
+    grow(session, 120);
+    REQUIRE(session.logits().ok());
+    const std::vector<Token> text = history(session);
+    cancel_at = n_asked + 2;
+    CHECK(session.sync(first(text, 115)).status().code == Code::cancelled);
+    const SyncReport r = sync(session, first(text, 102));  // from row 90 again, and not from where the first came to
+    CHECK((r.rows_computed == 102 - 90 && r.rows_reused == 90 && r.checkpoint_row == 90));
+    CHECK(r.reason == SyncReason::checkpoint);
+}
+
+TEST_CASE("a cancelled sync() drops the tokens it was to take back, and the rows before them keep their bits") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    const std::vector<Token> prompt = tiny_ids(100, 31);
+    for (const size_t n_kept : {115u, 97u}) {  // of the reply, or of the prompt, where it is given again
+        Turn turns[2];
+        size_t bases[2];
+        for (int i = 0; i < 2; ++i) {
+            CAPTURE(n_kept);
+            CAPTURE(i);
+            SessionOptions o = options_of(Draft::off, 0, 0);
+            int n_asked = 0, cancel_at = -1;
+            o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+            Session session = open(model, o);
+            sync(session, prompt, {{90, false}});
+            grow(session, 130);
+            REQUIRE(session.save().ok());
+            const std::vector<Token> text = history(session);
+            if (i == 1) {
+                cancel_at = n_asked + 1;
+                CHECK(session.sync(first(text, 120)).status().code == Code::cancelled);
+            } else {
+                sync(session, first(text, 120));
+            }
+            CHECK(history(session) == first(text, 120));
+            if (n_kept > 100) {
+                turns[i].logits = all_logits(session);
+                sync(session, first(text, 120));
+            }
+            const SyncReport r = sync(session, join(first(text, n_kept), tiny_ids(20, 40)));
+            bases[i] = r.checkpoint_row;
+            turns[i].n_computed = r.rows_computed;
+            const std::vector<float> logits = all_logits(session);
+            turns[i].logits.insert(turns[i].logits.end(), logits.begin(), logits.end());
+        }
+        CHECK(turns[1].logits == turns[0].logits);
+        CHECK((bases[0] == 90 && bases[1] == 90));
+        CHECK(turns[1].n_computed == turns[0].n_computed);
+    }
+}
+
+TEST_CASE("a prompt that is cancelled before its first row leaves the reply before it as it was") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const bool asks : {false, true}) {
+        CAPTURE(asks);
+        std::vector<float> want;
+        for (const bool cancels : {false, true}) {
+            CAPTURE(cancels);
+            SessionOptions o = options_of(Draft::off, 0, 0);
+            int n_asked = 0, cancel_at = -1;
+            o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+            Session session = open(model, o);
+            sync(session, tiny_ids(100, 31), {{90, false}});
+            grow(session, 120);
+            if (asks) REQUIRE(session.logits().ok());
+            const std::vector<Token> text = history(session);
+            const detail::Timeline& timeline = session.impl()->timeline;
+            const size_t n_row = timeline.n_row();
+            if (cancels) {
+                cancel_at = n_asked + 1;
+                CHECK(session.sync(join(text, tiny_ids(20, 41))).status().code == Code::cancelled);
+                CHECK(history(session) == text);
+            }
+            CHECK((timeline.n_row() == n_row && timeline.n_asked() == 100));
+            const std::vector<Token> next = join(asks ? text : first(text, 116), tiny_ids(20, 40));
+            const SyncReport r = sync(session, next);
+            CHECK(r.checkpoint_row == (asks ? 120 : 90));
+            const std::vector<float> logits = all_logits(session);
+            if (!cancels) want = logits;
+            CHECK(logits == want);
+        }
+    }
+}
+
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, in the device loop too") {
     const Device device = gpu_device();

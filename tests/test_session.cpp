@@ -368,6 +368,36 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
     CHECK_THROWS_AS((void)session.score(ids, fails).ok(), std::system_error);
 }
 
+TEST_CASE("a prompt ends where it does also if the progress callback throws, and a cut within it is a prompt's") {
+    const std::vector<std::byte> bytes = test::tiny_model(narrow());
+    const Model model = tiny_model(bytes);
+    const std::vector<Token> prompt = tiny_ids(200, 3), cut = join(first(prompt, 190), tiny_ids(3, 4));
+    std::vector<float> want;
+    for (const float throws_at : {2.0f, 0.5f, 1.0f}) {  // 2: never
+        CAPTURE(throws_at);
+        float limit = 2;
+        SessionOptions o;
+        o.n_context = 256;
+        o.n_ubatch = 64;
+        o.progress = [&](const char*, float done) { return done >= limit ? throw 1 : true; };
+        Session session = open(model, o);
+        sync(session, tiny_ids(10, 5));
+        limit = throws_at;
+        if (throws_at > 1)
+            sync(session, prompt);
+        else
+            CHECK_THROWS((void)session.sync(prompt).ok());
+        limit = 2;
+        CHECK(history(session) == prompt);
+        CHECK(session.impl()->timeline.n_asked() == prompt.size());
+        sync(session, cut);
+        const auto logits = session.logits();
+        REQUIRE(logits.ok());
+        if (want.empty()) want.assign(logits.value().begin(), logits.value().end());
+        CHECK(std::equal(want.begin(), want.end(), logits.value().begin(), logits.value().end()));
+    }
+}
+
 TEST_CASE("tokens of a cycle that a callback threw out of are dropped where logits() or another sampling follows") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);

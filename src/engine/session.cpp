@@ -157,34 +157,26 @@ Status Session::Impl::leave_text() {
 /// Undoes the end of a reply that is taken back after n_kept tokens: the rows before keep the bits of decoding, and the
 /// session is as if the reply had ended there, however far it was computed. More text is prefilled from where plain
 /// decoding, which has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
-/// Returns how many rows were computed again for it. Nothing is undone further back, where the text that follows
-/// replaces a branch.
-Result<size_t> Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
+/// Nothing is undone further back, where the text that follows replaces a branch.
+Status Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
     constexpr size_t kMaxTakenBack = 64, kMaxAgain = 2 * detail::kReplyStride;
-    if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return 0;
+    if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return {};
     // Where nothing follows, the last row has the logits, unless the last step began right after it.
     const bool without_last = goes_on ? n_kept != timeline.n_for_logits() : n_kept == timeline.step_first();
     const size_t n = without_last ? n_kept - 1 : n_kept;
-    size_t n_again = 0;
     if (n < timeline.n_row() && !timeline.can_step_back(n)) {
-        n_again = n - tree->nearest_state(n, false).second;
         const bool is_near = n_kept < timeline.size() && n + kMaxTakenBack >= timeline.n_given();
-        if (!is_near || n_again > kMaxAgain) return 0;
+        if (!is_near || n - tree->nearest_state(n, false).second > kMaxAgain) return {};
     }
-    if (n < timeline.n_row()) AUSPEX_TRY(trunk->rewind(n, n_kept));
-    timeline.truncate(n_kept);
-    return n_again;
+    return trunk->rewind(n, n_kept);
 }
 
-Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks,
-                                                           size_t n_repaired) {
+Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> prompt_marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
     const size_t n_given = timeline.n_given();  // the caller does not know of the tokens after these
     const Token taken_back = same < n_given ? timeline.tokens()[same] : -1;
-    size_t n_again = 0;
-    AUSPEX_TRY(shorten_reply(same, wanted.size() > same).get(n_again));
-    n_again += n_repaired;
+    AUSPEX_TRY(shorten_reply(same, wanted.size() > same));
     constrained.replaced(same, wanted.size());
     const size_t n_row = timeline.n_row();
     if (same >= n_row) cache.cut(same);
@@ -212,29 +204,38 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     report.n_live = n_given;
     report.token_before = taken_back;
     if (same < n_given && report.reason == SyncReason::appended) report.reason = SyncReason::resumed;
-    if (n_again > 0 && report.rows_reused == n_row) {
-        report.rows_reused -= n_again;
-        report.rows_computed += n_again;
-        report.checkpoint_row = report.rows_reused;
+    const size_t again_from = trunk->again_from();
+    if (again_from < n_row && report.rows_reused == n_row) {
+        report.rows_computed += n_row - again_from;
+        report.rows_reused = report.checkpoint_row = again_from;
         report.reason = SyncReason::checkpoint;
     }
     return report;
 }
 
-Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> prompt_marks,
-                                                    size_t n_repaired) {
+Status Session::Impl::read_prompt(const detail::PrefixReport& report) {
+    const size_t n_row = timeline.n_row(), n_new = timeline.size() - n_row;
+    const detail::Timeline::Asked before = timeline.asked();
+    timeline.ask(timeline.size());  // also where a step fails or a callback throws: next() computes the missing rows
+    AUSPEX_TRY(trunk->track(vocab.renew(timeline.tokens())));
+    // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
+    const size_t known = std::min(report.diverged_at, report.n_live), n_keep = known == n_row + 1 ? known : 0;
+    const Status done = trunk->prefill(n_new, n_keep);
+    if (done.code == Code::cancelled) {
+        const bool same_reply = timeline.n_row() == n_row && n_row <= report.diverged_at && before.n_row <= n_row;
+        timeline.ask(same_reply ? before : detail::Timeline::Asked{timeline.n_row(), 0});
+    }
+    if (done.ok() && n_new > 1) depth->control.new_text();
+    return done;
+}
+
+Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> prompt_marks) {
     const auto start = std::chrono::steady_clock::now();
     detail::PrefixReport report;
-    Status done = replace_tokens(wanted, prompt_marks, n_repaired).get(report);
-    if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
-    // A token that next() has sampled and not run stays where the prompt is cancelled before its first row.
-    const size_t n_row = timeline.n_row(), n_new = timeline.size() - n_row,
-                 known = std::min(report.diverged_at, report.n_live), n_keep = known == n_row + 1 ? known : 0;
-    if (done.ok()) done = trunk->prefill(n_new, n_keep);
+    Status done = replace_tokens(wanted, prompt_marks).get(report);
+    if (done.ok()) done = read_prompt(report);
     stats.prefill_s += detail::seconds_since(start);
-    timeline.ask(timeline.n_row());
     if (!done.ok()) return done;
-    if (n_new > 1) depth->control.new_text();
     return report;
 }
 
@@ -272,10 +273,9 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.go_on());
-    size_t n_repaired = 0;
-    AUSPEX_TRY(s.drain(true, &n_repaired));
+    AUSPEX_TRY(s.drain(true));
     detail::PrefixReport report;
-    AUSPEX_TRY(s.compute(history, marks, n_repaired).get(report));
+    AUSPEX_TRY(s.compute(history, marks).get(report));
     return session_impl::public_report(report);
 }
 AUSPEX_CATCH
@@ -287,20 +287,15 @@ Span<const Token> Session::history() const { return impl_ ? impl_->history() : S
 
 bool Session::Impl::decodes_on_device() const { return device && !host_only; }
 
-Status Session::Impl::drain(bool may_stop, size_t* n_repaired) {
+Status Session::Impl::drain(bool may_stop) {
     if (device) AUSPEX_TRY(device->drain());
-    const uint64_t n_before = stats.rows_prefilled + stats.rows_decoded;
-    const Status s = trunk->repair(may_stop);
-    if (n_repaired) *n_repaired = static_cast<size_t>(stats.rows_prefilled + stats.rows_decoded - n_before);
-    return s;
+    return trunk->repair(may_stop);
 }
 
 Status Session::Impl::drop_ahead() {
     if (device) AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
-    AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1, timeline.n_given()));
-    timeline.truncate(timeline.n_given());
-    return {};
+    return trunk->rewind(timeline.n_given() - 1, timeline.n_given());
 }
 
 /// Computes rows that next() lacks. Its history stays, also if that is cancelled.

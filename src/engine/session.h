@@ -51,21 +51,20 @@ struct Session::Impl {
     /// The rule of decoder.h.
     bool decodes_on_device() const;
     /// Waits for what is queued, and mends the state if an earlier call failed. may_stop: as Trunk::repair().
-    /// n_repaired: set to the rows that this took, if not null.
-    Status drain(bool may_stop = false, size_t* n_repaired = nullptr);
+    Status drain(bool may_stop = false);
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
     /// Brings the draft block's cache up to the first n tokens.
     Status fill_draft_cache(size_t n);
     /// Empties the history; keeps its checkpoints, and one more at its end. No cycle may be queued.
     Status leave_text();
-    Result<size_t> shorten_reply(size_t n_kept, bool goes_on);
+    Status shorten_reply(size_t n_kept, bool goes_on);
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
-    /// that the report counts as computed are missing. n_repaired: rows that drain() has computed again for it.
-    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks,
-                                                size_t n_repaired = 0);
-    /// The same, and computes them.
-    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks,
-                                         size_t n_repaired = 0);
+    /// that the report counts as computed are missing, but for those that drain() has computed again for it.
+    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);
+    /// Computes them.
+    Status read_prompt(const detail::PrefixReport& report);
+    /// Both.
+    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {
         vocab.forget(0);
@@ -121,11 +120,13 @@ class Session::Impl::TakeBack {
         : s_(s),
           tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
           spans_(s.trunk->known_spans()),
+          asked_(s.timeline.asked()),
           n_given_(s.timeline.n_given()) {}
     ~TakeBack() {
         if (done) return;
         s_.tree->forget_later();
         s_.trunk->take_back(tokens_, std::move(spans_));
+        s_.timeline.ask(asked_);
         s_.timeline.give_only(n_given_);
         s_.forget_text();
         s_.saved.reset();
@@ -138,6 +139,7 @@ class Session::Impl::TakeBack {
     Impl& s_;
     std::vector<Token> tokens_;
     std::vector<detail::RowSpan> spans_;
+    detail::Timeline::Asked asked_;
     size_t n_given_;
 };
 

@@ -123,7 +123,7 @@ Status compute_session(Impl& from, Impl& to, SyncReport* report) {
     size_t n = spans.empty() ? 0 : spans.back().first + spans.back().n;
     n = std::min(n, ahead ? n_given - 1 : n_given);
     to.timeline.assign(from.timeline.tokens().subspan(0, n_given));
-    to.timeline.ask_as(from.timeline);
+    to.timeline.ask(from.timeline.asked());
     copy_kept(from, to);
     to.tree->recover();
     to.tree->lose_rest();

@@ -20,6 +20,8 @@ size_t Timeline::common_prefix(Span<const Token> other) const {
 void Timeline::truncate(size_t n) {
     size_ = std::min(size_, n);
     n_given_ = std::min(n_given_, size_);
+    asked_.n_row = std::min(asked_.n_row, size_);
+    if (asked_.n_for_logits > size_) asked_.n_for_logits = 0;
 }
 
 void Timeline::restart(size_t n) {
@@ -46,7 +48,7 @@ void Timeline::copy(const Timeline& other) {
     assign(other.tokens());
     resume(other.n_row_, other.spans_);
     n_given_ = other.n_given_;
-    ask_as(other);
+    asked_ = other.asked_;
 }
 
 void Timeline::prefilled(size_t n) {

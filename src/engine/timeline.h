@@ -42,16 +42,22 @@ class Timeline {
     void give_one() { ++n_given_; }
     /// The caller knows the first n tokens.
     void give_only(size_t n) { n_given_ = n; }
+    /// What the caller has asked for, never beyond the tokens.
+    struct Asked {
+        size_t n_row = 0;         ///< with a prompt: a reply begins after them
+        size_t n_for_logits = 0;  ///< rows of the reply, with logits(). 0: none
+    };
+    const Asked& asked() const { return asked_; }
+    void ask(const Asked& asked) { asked_ = asked; }
+    /// A prompt of n rows.
+    void ask(size_t n) { asked_ = {n, 0}; }
     /// Rows that the caller has asked for with a prompt: a reply begins after them.
-    size_t n_asked() const { return n_asked_; }
-    void ask(size_t n) { n_asked_ = n, n_for_logits_ = 0; }
+    size_t n_asked() const { return asked_.n_row; }
     /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
     void ask_for_prompt();
     /// Rows of a reply that logits() has asked for: plain decoding, too, has run the last of them. 0: none.
-    size_t n_for_logits() const { return n_for_logits_; }
-    void ask_for_logits() { n_for_logits_ = n_row_; }
-    /// What the caller of another session has asked for.
-    void ask_as(const Timeline& other) { n_asked_ = other.n_asked_, n_for_logits_ = other.n_for_logits_; }
+    size_t n_for_logits() const { return asked_.n_for_logits; }
+    void ask_for_logits() { asked_.n_for_logits = n_row_; }
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.
@@ -88,7 +94,8 @@ class Timeline {
 
     std::vector<Token> tokens_;  ///< [n_context + n_tail]
     size_t n_few_ = 0;           ///< rows that a tentative step may have: n_tail
-    size_t size_ = 0, n_row_ = 0, n_given_ = 0, n_asked_ = 0, n_for_logits_ = 0;
+    size_t size_ = 0, n_row_ = 0, n_given_ = 0;
+    Asked asked_;
     size_t step_first_ = 0;   ///< first row of the last tentative step
     bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
     std::vector<RowSpan> spans_;

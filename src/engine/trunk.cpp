@@ -196,33 +196,38 @@ void Trunk::step_back(size_t n) {
 
 Status Trunk::rewind(size_t n, size_t n_token) {
     cache_.cut(n_token);
-    if (n >= timeline_.n_row()) return {};
     if (timeline_.can_step_back(n)) {
         step_back(n);
-        return {};
+    } else if (n < timeline_.n_row()) {
+        AUSPEX_TRY(recompute(n, n_token, true));  // what was computed after row n is in the recurrent state
+        shorten_tree(n);
     }
-    AUSPEX_TRY(recompute(n, true));  // what was computed after row n is in the recurrent state
-    shorten_tree(n);
+    timeline_.truncate(n_token);
     return {};
 }
 
 Status Trunk::repair(bool may_stop) {
+    again_from_ = SIZE_MAX;
     if (!damaged()) return {};
-    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n, may_stop);
+    const size_t n = redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n;
+    return recompute(n, timeline_.size(), may_stop);
 }
 
-Status Trunk::recompute(size_t n, bool may_stop) {
-    if (redo_.empty() || damaged_) AUSPEX_TRY(begin_recompute(n));  // else the rows so far are good
+Status Trunk::recompute(size_t n, size_t n_token, bool may_stop) {
+    if (redo_.empty() || damaged_) AUSPEX_TRY(begin_recompute(n, n_token));  // else the rows so far are good
     n = std::min(n, timeline_.size());
     const size_t begin = timeline_.n_row();
-    if (begin < n) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    if (begin < n) {
+        again_from_ = std::min(again_from_, begin);
+        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    }
     AUSPEX_TRY(run_spans(redo_, n, [&] { return !may_stop || ask_to_go_on(begin, n); }));
     redo_.clear();
     return {};
 }
 
 /// Goes back to the nearest checkpoint, and notes what is to be computed.
-Status Trunk::begin_recompute(size_t n) {
+Status Trunk::begin_recompute(size_t n, size_t n_token) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     // Rows that the tree knows of: its checkpoints belong to them.
     const size_t n_known = spans.empty() ? std::min(n, timeline_.common_prefix(tree_->tokens())) : 0;
@@ -230,7 +235,7 @@ Status Trunk::begin_recompute(size_t n) {
     while (!spans.empty() && spans.back().first >= n) spans.pop_back();
     if (!spans.empty()) spans.back().n = std::min(spans.back().n, n - spans.back().first);
     const size_t n_reported = n_window_full_;
-    restart(timeline_.size());
+    restart(n_token);
     redo_ = std::move(spans);
     const Status s = n_known != 0 ? tree_->load_nearest(n_known).status() : Status();
     damaged_ = !s.ok();

@@ -54,7 +54,7 @@ class Trunk {
 
     /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
     /// computed. For tokens that were computed ahead and are not wanted: the first n_token, n or n + 1, stay. errors:
-    /// also cancelled, as repair(true).
+    /// also cancelled, as repair(true). The others are gone then, too: repair() computes no rows of them.
     Status rewind(size_t n, size_t n_token);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
@@ -136,6 +136,8 @@ class Trunk {
     /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued. may_stop:
     /// cancel() and the progress callback stop it before its next step; the next repair() goes on from there.
     Status repair(bool may_stop);
+    /// The lowest row that the last repair() and each rewind() since have computed again; SIZE_MAX: none.
+    size_t again_from() const { return again_from_; }
 
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
@@ -159,9 +161,10 @@ class Trunk {
     void step_back(size_t n);
     void shorten_tree(size_t n);
     /// Computes rows 0 .. n-1 again, in the pieces in which they were computed: those after the nearest checkpoint,
-    /// unless the context has lost them, or those that are missing where it was cancelled before.
-    Status recompute(size_t n, bool may_stop);
-    Status begin_recompute(size_t n);
+    /// unless the context has lost them, or those that are missing where it was cancelled before. Drops the tokens from
+    /// n_token on.
+    Status recompute(size_t n, size_t n_token, bool may_stop);
+    Status begin_recompute(size_t n, size_t n_token);
     template <class F>
     Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
     bool ask_to_go_on(size_t begin, size_t end) const;
@@ -186,6 +189,7 @@ class Trunk {
     double recent_s_ = kRecentSeconds;
     bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed or was cancelled
+    size_t again_from_ = SIZE_MAX;     ///< as again_from() says
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
     size_t n_window_skipped_ = 0;      ///< of those, how many report_windows() passes over
