@@ -1426,14 +1426,15 @@ class AUSPEX_API ReplyGenerator {
     /// errors    as next().
     Result<std::vector<ReplyEvent>> pause();
     /// Makes the session's history the prompt and the reply so far: after the session was used for something else, and
-    /// at the end, where it may be longer by what was drafted beyond.
+    /// at the end, where it may be longer by what was drafted beyond, or lack what finish() added.
     ///
     /// returns   what sync() did. If it computed more than one row, checkpoint_bytes had no room for the others. On a
     ///           GPU they now have the rounding of a prompt, and the reply may go on otherwise than alone.
     /// errors    those of Session::sync(), after which it may be called again; bad_argument: an empty generator.
     Result<SyncReport> resume();
-    /// What was held back. Also for a reply that has not ended, which then has. Bytes of a character that is
-    /// not complete are not shown: a generator on a history that ends inside one begins its text with all of it.
+    /// What was held back. Also for a reply that has not ended, which then has; if its thinking was about to be closed,
+    /// the text that closes it is added. Bytes of a character that is not complete are not shown: a generator on a
+    /// history that ends inside one begins its text with all of it. Computes nothing, and does not change the session.
     ///
     /// errors    bad_argument: an empty generator, or a second call; out_of_memory.
     Result<std::vector<ReplyEvent>> finish();

@@ -252,6 +252,27 @@ TEST_CASE("a reply goes on where it was cancelled") {
     CHECK(r.content == whole.content);
 }
 
+TEST_CASE("finish() closes the thinking also where the session is cancelled") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 0);
+    const std::vector<Token> prompt = model.encode(kPrompt).value();
+    test::sync(session, prompt);
+    ReplyOptions o;
+    o.inside_thinking = true;
+    o.free_thinking = true;
+    o.sampling.constraint = Constraint::create(model, Grammar::from_regex("[a-z ]{1,80}").value()).value();
+    ReplyGenerator reply(model, session, o);
+    for (const Token id : model.encode("I think so.\n</think>", EncodeOptions{true}).value())
+        REQUIRE(reply.push(id).ok());
+    session.cancel();
+    REQUIRE(reply.finish().ok());
+    CHECK(reply.reply().thinking == "I think so.");
+    CHECK(model.decode(reply.tokens(), DecodeOptions{true}).value() == "I think so.\n</think>\n\n");
+    session.cancel(false);
+    REQUIRE(reply.resume().ok());
+    CHECK(session.history().size() == prompt.size() + reply.tokens().size());
+}
+
 TEST_CASE("tokens of the caller's own are part of the reply, and what is no chat is not parsed") {
     const Model model = demo_model(1);
     Session session = session_on(model, 3);

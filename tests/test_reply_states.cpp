@@ -454,6 +454,45 @@ TEST_CASE("a prompt that is cancelled before its first row leaves the reply befo
     }
 }
 
+TEST_CASE("a ReplyGenerator goes on where taking back what was drafted is cancelled") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    constexpr size_t n_prompt = 1100;  // more than is computed again as it was: it is a new prompt
+    SessionOptions o = options_of(Draft::lookup, 5, 0);
+    o.n_context = 2 * n_prompt;
+    o.checkpoint_bytes = 0;
+    int n_asked = 0, cancel_at = -1;
+    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    Session plain = open(model, o);
+    sync(plain, tiny_ids(n_prompt, 31));
+    const std::vector<Token> said = join(history(plain), more(plain, 40));
+    std::vector<Token> replies[2];
+    for (const bool cancels : {false, true}) {
+        Session session = open(model, o);
+        session.impl()->sources.text.reset(new Truth(said));
+        sync(session, tiny_ids(n_prompt, 31));
+        ReplyOptions options;
+        options.one_by_one = true;
+        options.parse = false;
+        options.ignore_end = true;
+        options.max_tokens = 30;
+        ReplyGenerator reply(model, session, options);
+        while (reply.tokens().size() < 10 || session.history().size() == n_prompt + reply.tokens().size())
+            REQUIRE(reply.next().ok());
+        REQUIRE(session.save().ok());  // what is beyond the reply cannot be taken back without computing rows
+        if (cancels) {
+            cancel_at = n_asked + 3;
+            CHECK(reply.next().status().code == Code::cancelled);
+            CHECK(session.history().size() == 2 * 64);
+        }
+        while (reply.ended() == Finish::none) REQUIRE(reply.next().ok());
+        replies[cancels].assign(reply.tokens().begin(), reply.tokens().end());
+        REQUIRE(reply.resume().ok());
+        CHECK(session.history().size() == n_prompt + 30);
+    }
+    CHECK(replies[1] == replies[0]);
+}
+
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("a prompt after a reply that was cut computes the same rows and bits, in the device loop too") {
     const Device device = gpu_device();

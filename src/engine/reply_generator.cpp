@@ -59,8 +59,8 @@ struct ReplyGenerator::Impl {
     Status sample();
     Status pause();
     Status close_if_due();
-    Status close_thinking();
-    Status append(Span<const Token> ids);
+    Status close_thinking(bool goes_on);
+    Status append(Span<const Token> ids, bool goes_on);
     Status take(Span<const Token> ids, bool sampled);
     Status take_one(Token id, const std::string& piece);
     std::string find_end_of_thinking(Token id, const std::string& piece);
@@ -111,7 +111,7 @@ Status ReplyGenerator::Impl::go_on(Token id) {
     AUSPEX_TRY(close_if_due());
     if (finish != Finish::none) return {};
     const Span<const Token> ids(&id, 1);
-    AUSPEX_TRY(append(ids));
+    AUSPEX_TRY(append(ids, true));
     return take(ids, false);
 }
 
@@ -129,7 +129,7 @@ Status ReplyGenerator::Impl::pause() {
 
 Status ReplyGenerator::Impl::close_if_due() {
     if (close.empty() && is_over_budget()) close = reply_generator_impl::kCloseThinking;
-    return close.empty() || finish != Finish::none ? Status() : close_thinking();
+    return close.empty() || finish != Finish::none ? Status() : close_thinking(true);
 }
 
 Status ReplyGenerator::Impl::sample() {
@@ -152,10 +152,10 @@ Status ReplyGenerator::Impl::sample() {
 }
 
 /// Writes `close` in place of what was sampled beyond the last token. What constrains the answer begins after it.
-Status ReplyGenerator::Impl::close_thinking() {
+Status ReplyGenerator::Impl::close_thinking(bool goes_on) {
     std::vector<Token> ids;
     AUSPEX_TRY(model.encode(close, EncodeOptions{true}).get(ids));
-    AUSPEX_TRY(append(ids));
+    AUSPEX_TRY(append(ids, goes_on));
     close.clear();
     if (finish != Finish::none) return {};
     thinking = false;
@@ -168,14 +168,16 @@ Status ReplyGenerator::Impl::close_thinking() {
     return take(ids, false);
 }
 
-/// Makes the session's history the reply so far and `ids`, or ends the reply where they do not fit.
-Status ReplyGenerator::Impl::append(Span<const Token> ids) {
+/// Makes the session's history the reply so far and `ids`, if the reply goes on; or ends it where they do not fit.
+Status ReplyGenerator::Impl::append(Span<const Token> ids, bool goes_on) {
     std::vector<Token> longer = history;
     longer.insert(longer.end(), ids.begin(), ids.end());
     const Session::Impl* of_session = session.impl();
-    if (!of_session || longer.size() <= of_session->options.n_context) return session.sync(longer).status();
-    finish = Finish::context;
-    return {};
+    if (of_session && longer.size() > of_session->options.n_context) {
+        finish = Finish::context;
+        return {};
+    }
+    return goes_on ? session.sync(longer).status() : Status();
 }
 
 /// Takes tokens that follow in the history, until the reply ends or its thinking is to be closed.
@@ -233,9 +235,10 @@ std::string ReplyGenerator::Impl::find_end_of_thinking(Token id, const std::stri
     return end;
 }
 
-/// Tokens that were drafted beyond the reply so far.
+/// Makes the session's history the reply so far: drops tokens that were drafted beyond it, and brings back those that
+/// the session lost where a sync() was cancelled.
 Status ReplyGenerator::Impl::take_back() {
-    return session.history().size() > history.size() ? session.sync(history).status() : Status();
+    return session.history().size() != history.size() ? session.sync(history).status() : Status();
 }
 
 Status ReplyGenerator::Impl::say_text(const std::string& piece) {
@@ -277,7 +280,7 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 }
 
 Status ReplyGenerator::Impl::end() {
-    if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking());
+    if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking(false));
     std::vector<ReplyEvent> parts;
     AUSPEX_TRY(parser.finish().get(parts));
     AUSPEX_TRY(say(std::move(parts), true));
