@@ -536,7 +536,10 @@ TEST_CASE("parsing a reply takes linear time on adversarial text") {
     for (const char* part :
          {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>",
           "<function=f></function>", "<tool_call>{", "<tool_call><function=f><parameter=a></parameter>", "</parameter>",
-          "<tool_call> ", "<think>", "</think>", "<tool_call>{\"", "<tool_call>{\"\\\"", "<tool_call>{\"\"\"\\"}) {
+          "<tool_call> ", "<think>", "</think>", "<tool_call>{\"", "<tool_call>{\"\\\"", "<tool_call>{\"\"\"\\",
+          "see <tool_call>\n<function=f>\n<parameter=a>\n", "see <function=f>\n<parameter=a>\n",
+          "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>",
+          "<tool_call>\n<function=f>\n<parameter=a>\n</param"}) {
         std::string text;
         while (text.size() < 400000) text += part;
         const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools).value();

@@ -316,16 +316,27 @@ TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") 
     for (const char* part :
          {"<tool_call><function=g>", "<function=g><parameter=a>", "<tool_call>{", "</parameter>", " ", "\n", "<", "a",
           "<tool_call> ", "<think>", "<tool_call><function=g><parameter=a></parameter>", "<tool_call>{\"",
-          "<tool_call>{\"\\\""})
+          "<tool_call>{\"\\\"", "see <tool_call>\n<function=f>\n<parameter=s>\n", "see <function=f>\n<parameter=s>\n",
+          "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>",
+          "<tool_call>\n<function=f>\n<parameter=s>\n</param"})
         for (const char* before :
              {"", "<tool_call>", "<tool_call><function=", "<tool_call><function=g><parameter=a>",
               "<tool_call><function=g><parameter=a></parameter>", "<tool_call><function=f><parameter=n>",
               "<tool_call><function=f><parameter=n>null"}) {
+            const std::string begin = std::string(before) + part;
+            CAPTURE(begin);
             std::string text = before;
             while (text.size() < 60000) text += part;
             ReplyStream stream(false, kTools);
-            for (const char& c : text) REQUIRE(stream.push(std::string_view(&c, 1)).ok());
-            REQUIRE(stream.finish().ok());
+            size_t n_event = 0, n_byte = 0;
+            const auto count = [&](const Events& events) {
+                n_event += events.size();
+                for (const ReplyEvent& e : events) n_byte += e.text.size();
+            };
+            for (const char& c : text) count(stream.push(std::string_view(&c, 1)).value());
+            count(stream.finish().value());
+            CHECK(n_event <= 2 * text.size());
+            CHECK(n_byte <= 4 * text.size());  // as text, and escaped as an argument
             const ChatReply& reply = stream.reply();
             CHECK(reply.thinking.size() + reply.content.size() + reply.tool_calls.size() > 0);
         }

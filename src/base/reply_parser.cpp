@@ -262,6 +262,7 @@ bool ReplyParser::begin_call(size_t at) {
 
 /// The call stays in the content. The next one may begin inside it.
 bool ReplyParser::fail_call() {
+    if (xml_) lost_[wrapped_] = std::max(lost_[wrapped_], at_);
     if (began_) add(ReplyEvent::Kind::call_dropped, {});
     at_ = inside_;
     state_ = State::content;
@@ -332,6 +333,8 @@ bool ReplyParser::parameter_name() {
     return true;
 }
 
+/// Where a call failed, one that it quotes fails as well once it has a value on lines of its own: the two end the same
+/// values and read the same tags from there on. It is not read that far, or a text of calls would be read for each.
 bool ReplyParser::value_begin() {
     size_t at = at_;
     crlf_ = at < text_.size() && text_[at] == '\r';
@@ -339,6 +342,7 @@ bool ReplyParser::value_begin() {
     if (at == text_.size() && !final_) return false;
     on_lines_ = at < text_.size() && text_[at] == '\n';
     if (on_lines_) ++at;
+    if (on_lines_ && at < lost_[wrapped_]) return fail_call();
     at_ = value_ = value_given_ = at;
     begin_argument();
     state_ = State::value;
@@ -518,7 +522,7 @@ void ReplyParser::compact() {
     if (given_ == 0 || given_ < text_.size() / 2) return;
     const size_t n = given_;
     text_.erase(0, n);
-    for (size_t* at : {&at_, &given_, &inside_, &value_, &value_given_}) *at -= std::min(*at, n);
+    for (size_t* at : {&at_, &given_, &inside_, &value_, &value_given_, &lost_[0], &lost_[1]}) *at -= std::min(*at, n);
     probe_ = kNowhere;
 }
 
