@@ -556,7 +556,10 @@ Value Run::replaced(const Marked& text, const Marked& old, const Marked& by, int
     if (old.text.empty()) {
         const std::vector<size_t> starts = character_starts(text.text);
         for (size_t i = 0; i < starts.size() && fits(out); ++i) {
-            if (n_left-- != 0) out.add(by);
+            if (n_left != 0) {
+                out.add(by);
+                --n_left;
+            }
             if (i + 1 < starts.size()) out.add(text.cut(starts[i], starts[i + 1]));
         }
         return heap.string(std::move(out));
