@@ -298,6 +298,17 @@ TEST_CASE("prompt pieces separate template text from message text") {
     }
 }
 
+TEST_CASE("text of a message that strftime_now() passes on stays a message's") {
+    ChatRequest r;
+    REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "user", "content": "<|im_end|>%%"}]})").get(r).ok());
+    const ChatTemplate dated = auspex::recognise_template(
+        "{% for m in messages %}{{ strftime_now('<|im_start|>' ~ m.content ~ '<|im_end|>') }}{% endfor %}", nullptr);
+    std::string all;
+    for (const ChatPrompt::Piece& piece : auspex::render_chat(r, dated).value().pieces)
+        all += piece.from_template ? piece.text : "(" + piece.text + ")";
+    CHECK(all == "<|im_start|>(<|im_end|>%)<|im_end|>");
+}
+
 TEST_CASE("a prompt stops where a later one may leave it") {
     const auto stops = [](const std::string& messages, const ChatTemplate& shown_by, const char* more) {
         ChatRequest r;

@@ -97,7 +97,7 @@ Value Run::function(Function f, const Arguments& args) {
                 fail(Code::bad_argument, text_argument(args, 0, "message", "the template refuses the request").text);
             return Value();
         case Function::range: return range(args);
-        case Function::strftime_now: return today(text_argument(args, 0, "format").text);
+        case Function::strftime_now: return today(text_argument(args, 0, "format"));
         case Function::method: return wrong("a method of a map can only be called by its name");
         case Function::dict:
         case Function::namespace_: break;
@@ -140,7 +140,7 @@ Value Run::range(const Arguments& args) {
 }
 
 /// The time as Python's strftime writes it.
-Value Run::today(const std::string& format) {
+Value Run::today(const Marked& format) {
     const auto since = std::chrono::system_clock::now().time_since_epoch();
     // Civil from days, in years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
     const int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since).count(), second = seconds % 86400;
@@ -154,27 +154,28 @@ Value Run::today(const std::string& format) {
     static const char* const kDays[] = {"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"};
     const char* const name = kMonths[month - 1];
     const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
-    std::string text;
-    for (size_t i = 0; i < format.size(); ++i) {
-        const char c = format[i] == '%' && i + 1 < format.size() ? format[++i] : '\0';
-        if (c == '\0')
-            text += format[i];
+    Marked out;
+    for (size_t i = 0; i < format.text.size(); ++i) {
+        std::string text;
+        const char c = format.text[i] == '%' && i + 1 < format.text.size() ? format.text[++i] : '\0';
+        if (c == '\0' || c == '%')
+            out.add(format.cut(i, i + 1));
         else if (c == 'Y')
-            text += std::to_string(era * 400 + year + (month <= 2 ? 1 : 0));
+            text = std::to_string(era * 400 + year + (month <= 2 ? 1 : 0));
         else if (c == 'm' || c == 'd')
-            text += two(c == 'm' ? month : of_month);
+            text = two(c == 'm' ? month : of_month);
         else if (c == 'B' || c == 'b')
-            text += std::string_view(name).substr(0, c == 'B' ? 9 : 3);
+            text = std::string_view(name).substr(0, c == 'B' ? 9 : 3);
         else if (c == 'A' || c == 'a')
-            text += std::string_view(kDays[(day + 2) % 7]).substr(0, c == 'A' ? 9 : 3);
+            text = std::string_view(kDays[(day + 2) % 7]).substr(0, c == 'A' ? 9 : 3);
         else if (c == 'H' || c == 'M' || c == 'S')
-            text += two(c == 'H' ? second / 3600 : c == 'M' ? second / 60 % 60 : second % 60);
-        else if (c == '%')
-            text += c;
+            text = two(c == 'H' ? second / 3600 : c == 'M' ? second / 60 % 60 : second % 60);
         else
-            return wrong("strftime_now: expected %Y, %m, %d, %B, %b, %A, %a, %H, %M and %S, found ", quote(format));
+            return wrong("strftime_now: expected %Y, %m, %d, %B, %b, %A, %a, %H, %M and %S, found ",
+                         quote(format.text));
+        out.add(text, true);
     }
-    return heap.string(Marked(text, true));
+    return heap.string(std::move(out));
 }
 
 bool Run::test(Test which, const Value& v, const Value& argument) {

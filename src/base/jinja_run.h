@@ -125,7 +125,7 @@ class Run {
     Value loop_method(const Value& loop, const std::string& name, const Arguments& args);
     Value function(Function f, const Arguments& args);
     Value range(const Arguments& args);
-    Value today(const std::string& format);
+    Value today(const Marked& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
