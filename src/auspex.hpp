@@ -919,7 +919,7 @@ enum class MemoryPlace {
     pinned,     ///< the system's memory, read there by the GPU: experts for which its own memory has no room
 };
 struct MemoryItem {
-    std::string what;  ///< "weights Q4_K", "keys q8_0", "attention scratch"
+    std::string what;  ///< "weights Q4_K", "keys", "attention scratch"
     int layer = -1;    ///< -1: belongs to no single layer
     uint64_t bytes = 0;
     MemoryPlace place = MemoryPlace::allocator;

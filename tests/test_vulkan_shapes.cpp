@@ -500,6 +500,9 @@ TEST_CASE("on a GPU with memory of its own a plan counts what others hold, and d
         const MemoryPlan plan = Session::plan(model, options).value();
         CHECK(kept.session_bytes > plan.session_bytes + kept.checkpoint_bytes);  // a buffer beside them
         CHECK(kept.draft_session_bytes == plan.draft_session_bytes);
+        for (const char* what : {"keys", "values"})  // named as on the CPU
+            CHECK(std::any_of(plan.items.begin(), plan.items.end(),
+                              [&](const MemoryItem& item) { return item.what == what && item.bytes > 0; }));
         CHECK(plan.draft_session_bytes > 0);
 
         // Most of such a session is in the host's memory, and the limit is for all.

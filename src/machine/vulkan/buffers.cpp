@@ -373,10 +373,10 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
                 const uint64_t rows = a.n_head_kv * shape.n_row();
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
-                to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
-                         say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
-                to->want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
-                         say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k, "keys",
+                         static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v, "values",
+                         static_cast<int>(op.layer));
             }
         }
     }
