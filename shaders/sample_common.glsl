@@ -66,6 +66,12 @@ float noisy(float x, uint id, uint position, float temperature, uvec2 key) {
     return s;
 }
 
+// 0 where the largest logit / T is beyond float: no noise could change the order.
+float temperature_of(SampleArgs s, float largest) {
+    precise float scaled = largest / s.temperature;
+    return (floatBitsToUint(scaled) & 0x7fffffffu) < 0x7f800000u ? s.temperature : 0.0;
+}
+
 bool filtered(SampleArgs s) {
     return s.top_k > 0u || s.top_p < 1.0;
 }

@@ -157,13 +157,13 @@ void main() {
             if (need.x == 0u && need.y == 0u) need.x = 1u;
             last = select(from, n, last, true, need, largest);
         }
-        const float lowest = floor_of(s, largest);
+        const float lowest = floor_of(s, largest), temperature = temperature_of(s, largest);
         for (uint i = t; i < n; i += 256u) {
             const uvec2 item = list[from + i];
             const float x = uintBitsToFloat(item.x);
             if (!rank_kept(rank_of(item), last) || x < lowest) continue;
             if (FROM == kSampleAllowed && (allowed[item.y >> 5] >> (item.y & 31u) & 1u) == 0u) continue;
-            const float y = noisy(x, item.y, position, s.temperature, uvec2(s.seed_lo, s.seed_hi));
+            const float y = noisy(x, item.y, position, temperature, uvec2(s.seed_lo, s.seed_hi));
             if (id == 0xffffffffu || y > top || (y == top && item.y < id)) {
                 top = y;
                 id = item.y;

@@ -37,7 +37,7 @@ void main() {
     const uint t = gl_LocalInvocationIndex, row = gl_WorkGroupID.y;
     if (step.n_row == 0u || row >= step.n_row - step.first_logit) return;
     const SampleArgs s = step.sampling;
-    const float largest = row_largest(row), lowest = floor_of(s, largest);
+    const float largest = row_largest(row), lowest = floor_of(s, largest), temperature = temperature_of(s, largest);
     const uint begin = gl_WorkGroupID.x * args.d_part, end = min(begin + args.d_part, args.n_vocab);
     const uint at = args.logits_offset + row * args.logits_stride;
     barrier();
@@ -49,7 +49,7 @@ void main() {
             const float x = logit_of(logits[at + i]);
             if (x < lowest) continue;
             if (FROM == kSampleAllowed && (allowed[i >> 5] >> (i & 31u) & 1u) == 0u) continue;
-            const float y = noisy(x, i, position, s.temperature, uvec2(s.seed_lo, s.seed_hi));
+            const float y = noisy(x, i, position, temperature, uvec2(s.seed_lo, s.seed_hi));
             if (id == 0xffffffffu || y > top) {
                 top = y;
                 id = i;

@@ -333,6 +333,22 @@ TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temp
             for (u32 i = 0; i < kSampleRowWords * kLogitRows; i++) REQUIRE(rig.at<u32>(hist)[i] == 0);
         }
         CHECK(n_clear > 100);
+
+        // A quotient beyond float: the largest logit, not the lowest id.
+        for (const u32 top_k : {0u, 20u}) {
+            StepState* state = rig.at<StepState>(step);
+            *state = StepState{};
+            state->n_row = kLogitRows;
+            state->sampling.temperature = 1e-20f;
+            state->sampling.top_k = top_k;
+            state->sampling.top_p = state->sampling.repeat_penalty = 1;
+            std::vector<float> l(kVocab * kLogitRows, 1e20f);
+            for (u32 r = 0; r < kLogitRows; r++) l[r * kVocab + 700 + r] = 2e20f;
+            l[2 * kVocab + 702] = 3e30f;
+            rig.put(logits, l);
+            rig.go();
+            for (u32 r = 0; r < kLogitRows; r++) CHECK(state->sampled[r] == 700 + r);
+        }
     }
     vulkan->finish();
 }
