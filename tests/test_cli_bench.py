@@ -35,7 +35,7 @@ class BaseBench(unittest.TestCase):
     def refused(self, words, *arguments, code="bad_argument"):
         r = self.auspex(*arguments)
         text = r.stderr.decode()
-        self.assertEqual(r.returncode, 2, text)
+        self.assertEqual(r.returncode, 1 if code == "io_error" else 2, text)
         self.assertEqual(r.stdout, b"")
         self.assertIn(f"auspex: {code}: ", text)
         for word in words:
@@ -278,9 +278,16 @@ class BenchRefuses(BaseBench):
         self.refused(["--draft-vocab"], "--mtp", "1", "--draft-vocab", "999999", "--json")
         self.refused(["nowhere.gguf"], "--stack", "-m", os.path.join(self.folder, "nowhere.gguf"), code="not_found")
 
+    def test_a_plot_or_trace_that_cannot_be_written_is_refused_before_anything_is_measured(self):
+        no = os.path.join(self.folder, "no", "such")
+        for options in (["--stack", "--plot"], ["--controller", "--plot"], ["--controller", "--trace"]):
+            self.refused([f"{options[1]} '{no}' cannot be written: "], *options, no, code="io_error")
+            self.refused([f"{options[1]} {self.folder}: this is a folder"], *options, self.folder)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs a device that is always full")
     def test_a_plot_that_cannot_be_written_exits_with_1_after_what_was_measured(self):
         r = self.auspex("--stack", "--depth", "32", "-n", 8, "--repeat", 1, "--draft", 1, "--json", "--plot",
-                        os.path.join(self.folder, "no", "such.png"))
+                        "/dev/full")
         self.assertEqual(r.returncode, 1)
         self.assertIn("cannot be written", r.stderr.decode())
         self.assertIn("stack", json.loads(r.stdout))

@@ -99,7 +99,7 @@ class Windows(BaseMemory):
         for n in (-1, 0, 4097):
             self.refused([f"--ubatch {n}: expected 1 .. 4096"], "run", "--device", "cpu", "-p", "x", "--ubatch", n)
         for n in (-1, 0):
-            self.refused([f"--ctx {n}: expected 1 .. 2147483647"], "inspect", "--plan", "--device", "cpu", "--ctx", n)
+            self.refused([f"--ctx {n}: expected 1 .. 16777216"], "inspect", "--plan", "--device", "cpu", "--ctx", n)
 
 
 class Plans(BaseMemory):
@@ -178,10 +178,21 @@ class Quality(BaseMemory):
             self.refused(["bad_argument", words], "eval", "--device", "cpu", *arguments)
         self.assertLess(time.monotonic() - start, 60)  # seconds; reading 32000 tokens takes longer
 
+    def test_eval_refuses_a_plot_that_cannot_be_written_before_it_measures(self):
+        for plot, words in ((os.path.join(self.folder, "none", "x.png"), "cannot be written"),
+                            (self.folder, "this is a folder")):
+            r = self.auspex("eval", "--device", "cpu", "-n", 32000, "--plot", plot)
+            self.assertNotEqual(r.returncode, 0)
+            self.assertEqual(r.stdout, b"")
+            self.assertIn(f"{plot}", r.stderr.decode())
+            self.assertIn(words, r.stderr.decode())
+        png = os.path.join(self.folder, "x.png")
+        self.refused(["bad_argument", "-n 5"], "eval", "--device", "cpu", "-n", 5, "--plot", png)
+        self.assertFalse(os.path.exists(png))
+
     def test_eval_shows_every_column_also_of_long_windows_and_where_the_plot_cannot_be_written(self):
         spec = ",".join(["3:64"] * 40)
-        plots = [os.path.join(self.folder, "none", "x.png")] + (["/dev/full"] if os.path.exists("/dev/full") else [])
-        for plot in plots:
+        for plot in ["/dev/full"] if os.path.exists("/dev/full") else []:
             r = self.auspex("eval", "--device", "cpu", "-n", 64, "--needle", 0, "--greedy", 0, "--windows", spec,
                             "--plot", plot)
             self.assertEqual(r.returncode, 1)

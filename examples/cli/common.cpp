@@ -416,6 +416,24 @@ Status check_output(const std::string& path, const char* option) {
                                           "one that is named so)");
 }
 
+Status check_late_output(const std::string& path, const char* option) {
+    const Status s = check_output(path, option);
+    if (!s.ok() || path.empty() || names_device(path)) return s;
+    const std::filesystem::path file = native_path(path);
+    std::error_code error;
+    const std::filesystem::file_type type = std::filesystem::status(file, error).type();
+    if (type == std::filesystem::file_type::directory)
+        return Status(Code::bad_argument, option + (" " + path) + ": this is a folder, expected the name of a file");
+    const bool is_new = type == std::filesystem::file_type::not_found;
+    if (!is_new && type != std::filesystem::file_type::regular) return {};  // to open a pipe may wait
+    if (is_new && std::filesystem::is_symlink(file, error)) return {};      // opening makes the file that it names
+    std::FILE* f = open_stream(path, "ab");
+    if (!f) return Status(Code::io_error, option + (" '" + path + "' cannot be written: ") + std::strerror(errno));
+    std::fclose(f);
+    if (is_new) std::filesystem::remove(file, error);
+    return {};
+}
+
 Status print(const std::string& text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return {};
     return Status(Code::io_error, std::string("standard output: ") + std::strerror(errno));

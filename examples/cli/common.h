@@ -18,6 +18,8 @@ using auspex::Token;
 // Exit codes. An interrupted command ends as shells expect it: 128 + SIGINT.
 constexpr int kDone = 0, kFailed = 1, kBadInput = 2, kInterrupted = 130;
 
+constexpr int64_t kMaxContext = 1 << 24;  ///< of SessionOptions::n_context
+
 /// Prints "auspex: bad_file: ..." to stderr. Returns kBadInput if other arguments or files would help, kFailed for a
 /// failure at run time, kInterrupted after Ctrl-C.
 int report(const Status& status);
@@ -96,6 +98,8 @@ Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab);
 
 /// Refuses "-" as the name of an output: standard output has the text, and not every output can be written in order.
 Status check_output(const std::string& path, const char* option);
+/// The same, for a file that is written at the end: refuses it at once if it cannot be written. Leaves it as it is.
+Status check_late_output(const std::string& path, const char* option);
 /// Writes to standard output and flushes it. errors: io_error: not everything could be written.
 Status print(const std::string& text);
 

@@ -92,7 +92,7 @@ class Eval {
             return Status(Code::bad_argument, std::string(name) + " " + std::to_string(value) + ": expected " +
                                                   std::to_string(low) + " .. " + std::to_string(high));
         };
-        Status s = check_output(o_.plot, "--plot");
+        Status s = check_late_output(o_.plot, "--plot");
         if (s.ok()) s = within("-n", o_.n, 32, 1 << 22);
         if (s.ok()) s = within("--greedy", o_.greedy, 0, 100000);
         if (s.ok()) s = within("--needle", o_.needle, 0, 1 << 22);

@@ -79,8 +79,8 @@ Status logits(const LogitsOptions& o) {
         return Status(Code::bad_argument, "--mtp DEPTH and --mtp-out FILE belong together: give both or neither");
     if (o.out.empty() && !mtp)
         return Status(Code::bad_argument, "no output was named: give --out FILE, or --mtp DEPTH with --mtp-out FILE");
-    Status s = check_output(o.out, "--out");
-    if (s.ok()) s = check_output(o.mtp_out, "--mtp-out");
+    Status s = check_late_output(o.out, "--out");
+    if (s.ok()) s = check_late_output(o.mtp_out, "--mtp-out");
     Loaded on;
     if (s.ok()) s = load(o.place, &on);
     if (!s.ok()) return s;

@@ -193,9 +193,9 @@ int main(int argc, char** argv) {
         o.measure_all =
             !has_mode(o) && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
         Status s = check_read(app, o);
-        if (s.ok()) s = check_output(o.plot, "--plot");
-        if (s.ok()) s = check_output(o.trace, "--trace");
-        if (s.ok()) s = check_output(o.session_file, "--session-file");
+        if (s.ok()) s = check_late_output(o.plot, "--plot");
+        if (s.ok()) s = check_late_output(o.trace, "--trace");
+        if (s.ok()) s = check_late_output(o.session_file, "--session-file");
         return report(s.ok() ? run_bench(o) : s);
     });
 }
