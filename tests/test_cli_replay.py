@@ -96,6 +96,9 @@ class ReplayOnAModel(BaseReplay):
         self.assertEqual([e["sync"]["rows_computed"] for e in o["each"]], [300, 40, 71, 30, 71, 30, 71])
         self.assertEqual(o["each"][2]["sync"]["reason"], "resumed")
         self.assertGreater(o["peak_bytes"], 0)
+        first = o["first_token_ms"]
+        self.assertEqual((len(o["each"]), first["p90"]), (7, first["most"]))  # nearest rank
+        self.assertGreater(o["decode_tps"], 0)
 
     def test_a_file_of_the_session_is_checked_first_and_written_without_a_step_too(self):
         there = self.file("there", "mine")
@@ -103,9 +106,12 @@ class ReplayOnAModel(BaseReplay):
                      os.path.join(self.folder, "no-model"))
         with open(there, encoding="utf-8") as f:
             self.assertEqual(f.read(), "mine")
+        for bad, code in ((self.folder, "bad_argument"), (os.path.join(self.folder, "no", "such"), "io_error")):
+            self.refused(["--session-file", bad], "--replay", "loop", "--session-file", bad, code=code)
         path = os.path.join(self.folder, "session")
         o = self.json("--replay", "loop", *self.LOOP, "--requests", 1, "--session-file", path)
         self.assertGreater(o["loop"]["file_bytes"], 0)
+        self.assertIsNone(self.json("--replay", "loop", *self.LOOP[:-1], 1, "--requests", 1)["decode_tps"])
         self.assertFalse(os.path.exists(path))
 
     def test_policies_compute_what_the_dry_replay_says(self):

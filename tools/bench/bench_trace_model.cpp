@@ -1,5 +1,6 @@
 // The replay on a model: Session::sync with the trace's marks, in token ids made from its seeds. What the model
 // generates takes the place of the trace's answers in later prompts.
+#include <cmath>
 #include <fstream>
 
 #include "bench_trace.h"
@@ -121,8 +122,8 @@ class ModelReplay {
     void report() {
         std::vector<double> sorted = first_;
         std::sort(sorted.begin(), sorted.end());
-        const double p90 = sorted[(sorted.size() - 1) * 9 / 10];
-        const double decode_tps = decode_s_ > 0 ? double(n_decoded_) / decode_s_ : 0;
+        const double p90 = sorted[(sorted.size() * 9 - 1) / 10];                         // the nearest rank
+        const double decode_tps = decode_s_ > 0 ? double(n_decoded_) / decode_s_ : NAN;  // JSON writes null
         const detail::PrefixTree& tree = *impl().tree;
         nlohmann::ordered_json& out = b_.out;
         out["budget"] = tree.options().budget_bytes;
@@ -143,8 +144,10 @@ class ModelReplay {
         totals_.print(trace_);
         b_.say("  peak %.1f MiB; %llu rows parked\n", double(tree.peak_bytes()) / kMiB,
                static_cast<unsigned long long>(tree.rows_parked()));
-        b_.say("  first token %.1f ms (median), %.1f (p90), %.1f (most); prompts %.2f s, answers %.1f tokens/s\n",
-               median(first_), p90, sorted.back(), prefill_s_, decode_tps);
+        b_.say("  first token %.1f ms (median), %.1f (p90), %.1f (most); prompts %.2f s", median(first_), p90,
+               sorted.back(), prefill_s_);
+        if (n_decoded_ > 0) b_.say(", answers %.1f tokens/s", decode_tps);
+        b_.say("\n");
     }
 
     // ---- the agent loop: what a step costs beside the prefill of its own rows
