@@ -315,7 +315,7 @@ enum { AUSPEX_MAX_TOKENS = 9 };
 
 typedef struct auspex_session_options {
     uint32_t struct_size;
-    uint32_t n_context;        /* tokens of history; 0: 4096, or the model's if that is less */
+    uint32_t n_context;        /* tokens of history, at most 16777216; 0: 4096, or the model's if less */
     uint32_t n_ubatch;         /* rows computed at once in a prefill, 1..4096; 0: what suits the device */
     uint32_t run_ahead;        /* on a GPU: cycles queued ahead of the caller, 0..7 */
     int32_t kv_k, kv_v;        /* AUSPEX_KV_... */

@@ -588,8 +588,8 @@ AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const Chat
 /// Reads a Jinja template, as model files hold it: gives the style that equals this template exactly, or a program.
 /// bos_token and eos_token are empty in it; in a model's own template they are the model's.
 ///
-/// note      if given: empty if the template is followed exactly; else says what it lacks, or why it cannot be run and
-///           what is used instead.
+/// note      if given: empty if the template is followed exactly, but that `upper`, `lower`, `title` and `capitalize`
+///           change ASCII letters only; else says what it lacks, or why it cannot be run and what is used instead.
 AUSPEX_API ChatTemplate recognise_template(std::string_view jinja, std::string* note);
 
 /// A model's output, parsed.
@@ -606,7 +606,7 @@ struct ChatReply {
 ///                   is written; one that may also be null is null if the text is `null` or `None`; any other is JSON
 ///                   if it parses.
 /// errors    out_of_memory.
-/// cost      linear.
+/// cost      linear in the text. Each call and argument is looked for among the tools, and among the parameters of one.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                                          const std::vector<std::string>& tools = {});
 
@@ -641,7 +641,7 @@ class AUSPEX_API ReplyStream {
     ReplyStream& operator=(ReplyStream&&) noexcept;
     /// text      what TextStream::push() returned, or any other piece of the reply.
     /// errors    bad_argument: an empty ReplyStream, or a finished one. out_of_memory: start over with a new one.
-    /// cost      linear in the text over all calls together.
+    /// cost      that of parse_reply() over all calls together.
     Result<std::vector<ReplyEvent>> push(std::string_view text);
     /// The text held back, at the end of the reply. Calls in a thinking block that was never closed come here.
     Result<std::vector<ReplyEvent>> finish();
@@ -963,7 +963,7 @@ struct StepCounts;
 constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
 
 struct SessionOptions {
-    uint32_t n_context = 0;  ///< tokens of history; 0: 4096, or the model's if that is less
+    uint32_t n_context = 0;  ///< tokens of history, at most 16777216; 0: 4096, or the model's if that is less
     /// Rows computed at once in a prefill, 1..4096. 0: 2048 on a GPU with memory of its own and matrix units, if the
     /// session fits and kv_budget_bytes is 0; else 512. Values below 80 may change logits in their last bits.
     uint32_t n_ubatch = 0;
