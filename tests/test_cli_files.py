@@ -137,8 +137,9 @@ class TwoOutputs(BaseFiles):
 
 class WrongReasons(BaseCli):
     def test_what_is_expected_has_both_ends(self):
-        for option, value, expected in (("--ctx", 4294967297, "expected 1 .. 2147483647;"),
-                                        ("--ctx", 0, "expected 1 .. 2147483647;"),
+        for option, value, expected in (("--ctx", 4294967297, "expected 1 .. 16777216;"),
+                                        ("--ctx", 16777217, "expected 1 .. 16777216;"),
+                                        ("--ctx", 0, "expected 1 .. 16777216;"),
                                         ("--draft-window", 4294967296, "expected 0 .. 2147483647"),
                                         ("--kv-type", "f16,f16,f16", "expected f16, "),
                                         ("--kv-type", "f16,q9", "expected f16, ")):

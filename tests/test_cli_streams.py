@@ -154,7 +154,8 @@ class Arguments(BaseCli):
                            (["inspect", "--devices", "--device"], "--device and --devices contradict each other"),
                            (["inspect", "--window", "all:64"], "--window has no meaning here, expected --plan or"),
                            (["inspect", "--devices", "--ctx", 5], "--ctx has no meaning here"),
-                           (["inspect", "--plan", "--ctx", 3000000000], "--ctx 3000000000: expected 1 .. 2147483647"),
+                           (["inspect", "--plan", "--no-mtp", "--mtp-file", "x"], "--no-mtp contradict each other"),
+                           (["inspect", "--plan", "--ctx", 3000000000], "--ctx 3000000000: expected 1 .. 16777216"),
                            (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):
             self.refused(2, "bad_argument", words, run=run)
 

@@ -169,9 +169,9 @@ std::string json_line(const ordered_json& j) {
 }
 
 Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
-    if (o.ctx && (*o.ctx < 1 || *o.ctx > INT32_MAX))
+    if (o.ctx && (*o.ctx < 1 || *o.ctx > kMaxContext))
         return Status(Code::bad_argument,
-                      "--ctx " + std::to_string(*o.ctx) + ": expected 1 .. " + std::to_string(INT32_MAX));
+                      "--ctx " + std::to_string(*o.ctx) + ": expected 1 .. " + std::to_string(kMaxContext));
     to->n_context = static_cast<uint32_t>(o.ctx.value_or(0));
     const Status s = choose_window(o.window, to);
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
@@ -183,7 +183,7 @@ Status show_plan(const InspectOptions& o) {
     Status s = find_model(o.place.model).get(path);
     auspex::LoadOptions load;
     load.mtp = !o.no_mtp;
-    if (load.mtp) load.mtp_file = o.place.mtp_file;
+    load.mtp_file = o.place.mtp_file;
     FileInfo file;
     if (s.ok()) s = auspex::read_file_info(path.c_str(), load).get(file);
     if (s.ok()) s = file.plan_status;
@@ -205,7 +205,7 @@ Status count_steps(const InspectOptions& o, const auspex::Device& device, std::v
     auspex::LoadOptions load;
     load.progress = progress_line();
     load.mtp = !o.no_mtp;
-    if (load.mtp) load.mtp_file = o.place.mtp_file;
+    load.mtp_file = o.place.mtp_file;
     auspex::Model model;
     s = auspex::Model::load(device, path.c_str(), load).get(model);
     clear_progress_line();
@@ -326,7 +326,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                         "With --plan or --device: rows of history (default: the smaller of 4096 and the model's)");
     command->add_option("--memory-limit", o->place.memory_limit,
                         "With --plan: available memory, as in 8G; lists what would fit");
-    command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block");
+    command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block")->excludes("--mtp-file");
     command->add_flag("--json", o->json, "Print one JSON object, with every tensor");
     command->callback([o, command, &chosen] {
         chosen = [o, command] {
