@@ -376,8 +376,17 @@ TEST_CASE("a vocabulary without tensors is not taken for a file of MTP blocks") 
     REQUIRE(file.get_u32("qwen35.nextn_predict_layers").value() == 1);
     REQUIRE(Gguf::gather(file.meta(), {}, bytes.size()).get(file).ok());
     const Status s = make_plan(file, {}).status();
-    CHECK(says(s, {"token_embd.weight", "missing"}));
+    CHECK(says(s, {"token_embd.weight", "missing", "metadata only"}));
     CHECK(s.text.find("MTP") == std::string::npos);
+    GgufWriter w;
+    w.add("general.type", "adapter");
+    const std::vector<std::byte> key = w.finish();
+    Gguf adapter;
+    REQUIRE(Gguf::parse(key).get(adapter).ok());
+    std::vector<Meta> meta = file.meta();
+    meta.insert(meta.end(), adapter.meta().begin(), adapter.meta().end());
+    REQUIRE(Gguf::gather(meta, {}, bytes.size()).get(file).ok());
+    CHECK(says(make_plan(file, {}).status(), {"token_embd.weight", "'adapter'", "expected 'model'"}));
 }
 
 TEST_CASE("an MTP block without its projection is ignored") {

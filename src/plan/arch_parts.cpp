@@ -133,7 +133,14 @@ Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, Model
             "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and "
             "cannot run alone: load that model and name this file as LoadOptions::mtp_file (auspex --mtp-file)");
     const Tensor* table = b.file().tensor("token_embd.weight");
-    if (!table) return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; every file needs it");
+    if (!table) {
+        std::string type;
+        AUSPEX_TRY(b.file().get_string("general.type", "model").get(type));
+        const std::string why = type != "model" ? say("the file is of the type ", quote(type), ", expected 'model'")
+                                : b.file().tensors().empty() ? std::string("the file has metadata only")
+                                                             : std::string("every file needs it");
+        return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; ", why);
+    }
     if (table->ne[1] == 0 || table->ne[1] > (1u << 24))
         return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
     plan.d_model = header.d_model;
