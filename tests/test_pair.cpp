@@ -107,6 +107,8 @@ struct Header {
     uint32_t n_output = 0;  ///< rows of a head of its own
     bool blocks = true, trunk = true;
     std::vector<uint32_t> heads;
+    std::vector<int32_t> types;  ///< of the tokens
+    const char* last = "x";      ///< text of the last token; that of the others is "x"
     Bytes bytes;
     Gguf file() {
         GgufWriter w;
@@ -117,7 +119,10 @@ struct Header {
         w.add(p + "embedding_length", d_model);
         w.add(p + "context_length", n_block * 100);
         if (!heads.empty()) w.add(p + "attention.head_count", heads);
-        w.add("tokenizer.ggml.tokens", std::vector<std::string>(n_token, "x"));
+        std::vector<std::string> tokens(n_token, "x");
+        tokens.back() = last;
+        w.add("tokenizer.ggml.tokens", tokens);
+        if (!types.empty()) w.add("tokenizer.ggml.token_type", types);
         auto add = [&](const std::string& name, uint64_t rows) {
             w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model)));
         };
@@ -293,6 +298,15 @@ TEST_CASE("files that do not belong together are rejected with the difference") 
     d = draft_header();
     d.n_token = 7;
     refused({}, d, {"7 tokens", "expected 8"});
+    d = draft_header();
+    d.last = "y";
+    refused({}, d, {"token 7 of the draft file is 'y'", "expected 'x'"});
+    Header padded;  // whose padding token has a name of its own
+    padded.types = {1, 1, 1, 1, 1, 1, 1, 3};
+    {
+        const Gguf model = padded.file(), draft = d.file();
+        CHECK(pair_files(model, draft).ok());
+    }
     d = draft_header();
     d.n_block = 7;
     refused({}, d, {"follow 6 layers", "expected 4"});

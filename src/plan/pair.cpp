@@ -1,5 +1,7 @@
 #include "pair.h"
 
+#include <algorithm>
+
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -75,6 +77,20 @@ Status same_shape(const Tensor* model, const Tensor* draft) {
                 "] as in the model", kOther);
 }
 
+/// Checks that both files have the same texts of ordinary tokens. Those of others, such as a padding token, are
+/// sometimes renamed when a model is trained further.
+Status same_tokens(const Meta& model, const Meta& draft, const Meta* types) {
+    constexpr int64_t kNormal = 1;
+    for (uint64_t i = 0; i < std::min(model.strings.size(), draft.strings.size()); ++i) {
+        int64_t type = kNormal;
+        if (types) (void)types->get_int(i, &type);
+        if (type == kNormal && model.strings[i] != draft.strings[i])
+            return fail(Code::bad_file, "token ", i, " of the draft file is ", quote(draft.strings[i]), ", expected ",
+                        quote(model.strings[i]), " as in the model", kOther);
+    }
+    return {};
+}
+
 Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model,
                   const Blocks& of_draft) {
     AUSPEX_TRY(same_shape(model.tensor("token_embd.weight"), draft.tensor("token_embd.weight")));
@@ -83,6 +99,7 @@ Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch,
     if (a && b && a->n != b->n)
         return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n,
                     " as the model's", kOther);
+    if (a && b) AUSPEX_TRY(same_tokens(*a, *b, model.find("tokenizer.ggml.token_type")));
     if (of_model.n_layer() != of_draft.n_layer())
         return fail(Code::bad_file, "the MTP blocks of the draft file follow ", of_draft.n_layer(),
                     " layers, expected ", of_model.n_layer(), " as the model has", kOther);

@@ -20,7 +20,7 @@ int64_t block_of(std::string_view name);
 /// the copies in `draft`, with one exception: a head in `draft` that is smaller than the model's becomes kDraftHead.
 ///
 /// errors    bad_file: the files are of different models, or `draft` has no MTP block; the text says what differs.
-/// cost      look-ups only. The bytes of both files must outlive the result.
+/// cost      look-ups, and a comparison of the two vocabularies. The bytes of both files must outlive the result.
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 
 }  // namespace detail
