@@ -200,6 +200,32 @@ TEST_CASE("a long prefill keeps states at doubling distances from its end") {
     CHECK(stops[1].row == 700);
 }
 
+TEST_CASE("a mark at the live tip keeps the state there, and one that was kept before counts as the mark's") {
+    PrefixRig rig(options(100));
+    using Rows = std::vector<std::pair<size_t, bool>>;
+    const auto kept = [&] {
+        Rows rows;
+        for (const PrefixTree::StateInfo& s : rig.kept()) rows.push_back({s.row, s.pinned});
+        return rows;
+    };
+    std::vector<Token> system = text(1, 300);
+    rig.sync(system);
+    rig.store.fail_at = rig.store.n_call + 1;
+    CHECK(rig.sync(system, {{300, false}}).n_failed == 1);
+    CHECK(kept() == Rows{});
+    rig.sync(join(system, text(2, 20)), {{300, true}, {320, false}});
+    CHECK(kept() == Rows{{300, true}, {320, false}});
+    CHECK(rig.sync(join(system, text(3, 20)), {{300, true}}).rows_computed == 20);
+    CHECK(rig.sync(join(system, text(3, 20)), {{320, true}}).reason == SyncReason::unchanged);
+    CHECK(kept() == Rows{{300, true}, {320, false}, {320, true}});
+    rig.sync(system = text(4, 300));
+    for (const Token id : text(5, 212)) rig.generate(id);  // to a row at which it keeps a state of the reply
+    system = join(system, text(5, 212));
+    rig.sync(system, {{512, true}});
+    rig.sync(join(system, text(6, 20)));
+    CHECK(rig.sync(join(system, text(7, 20))).rows_computed == 20);
+}
+
 TEST_CASE("the score is rows saved per byte, less with age, four times for a tip, by how often its kind was used") {
     StateWorth w;
     w.gap = 100, w.age = 3, w.bytes = 50;

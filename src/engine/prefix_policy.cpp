@@ -25,8 +25,7 @@ void stride_stops(const StopsInput& in, std::vector<Stop>* stops) {
 }
 
 void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>* stops) {
-    for (const Mark& mark : marks)
-        stops->push_back({mark.row, mark.pinned ? StateKind::system_end : StateKind::user_end, mark.pinned});
+    for (const Mark& mark : marks) stops->push_back({mark.row, kind_of(mark), mark.pinned});
     if (marks.empty() && in.n_row - in.base >= kMinUnmarked)
         stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
     if (in.junction != 0) stops->push_back({grid_floor(in.junction, in.grid), StateKind::junction, false});

@@ -38,6 +38,7 @@ enum class StateKind : uint8_t {
     recent,  ///< the same, until two later ones are kept
 };
 constexpr size_t kStateKinds = 9;
+inline StateKind kind_of(const Mark& mark) { return mark.pinned ? StateKind::system_end : StateKind::user_end; }
 /// Whether states of a kind go with the next prompt.
 constexpr bool is_in_reply(StateKind kind) { return kind == StateKind::reply || kind == StateKind::recent; }
 

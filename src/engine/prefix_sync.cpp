@@ -29,6 +29,11 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     if ((has_logits || wanted.empty()) && same == wanted.size() && same == live_.size() && same == n_row_) {
         report.reason = SyncReason::unchanged;
         report.known = report.checkpoint_row = report.rows_reused = same;
+        changing_ = true;
+        keep_marks(marks);
+        changing_ = false;
+        report.n_failed = n_failed_ - n_failed;
+        if (report.n_failed != 0) report.failure = failure_;
         return report;
     }
     // A reply is one request, also where the caller adds its tokens one by one, or asks for the row of the last token,
@@ -53,6 +58,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         lose_context();
         return s;
     }
+    keep_marks(marks);
     set_tokens(wanted, same);
     open_live(found.row < live_.size() ? live_[found.row] : -1);
     stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);

@@ -210,6 +210,29 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
     if (states_[i].run != kNoRun) take_state(i);
 }
 
+/// Marks of rows that are not computed again: the state at the live tip is kept, and one that was kept before is the
+/// mark's from now on.
+void PrefixTree::keep_marks(Span<const Mark> marks) {
+    if (!can_park() || n_row_ == 0) return;
+    for (const Mark& mark : marks) {
+        if (mark.row == n_row_) keep_here(kind_of(mark), mark.pinned);
+        for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+            for (const uint32_t i : tree_[id].states)
+                if (states_[i].row == mark.row) raise(states_[i], mark);
+    }
+}
+
+/// Of recent states only the one at the tip: what is kept does not depend on the others.
+void PrefixTree::raise(State& s, const Mark& mark) {
+    const bool more = is_in_reply(s.kind) || (mark.pinned && !s.pinned);
+    if (!more || (s.kind == StateKind::recent && s.row != n_row_)) return;
+    if (s.kind == StateKind::recent) s.serial = ++n_claimed_;
+    s.kind = kind_of(mark);
+    s.pinned = mark.pinned;
+    rates_.taken(s.kind);
+    if (mark.pinned) ++n_lone_pin_;
+}
+
 size_t PrefixTree::next_reply_row(size_t row) const {
     if (!can_keep() || options_.policy != PrefixPolicy::by_score) return SIZE_MAX;
     const size_t n = row > reply_base_ ? (row - reply_base_) / options_.reply_stride : 0;

@@ -287,6 +287,8 @@ class PrefixTree {
     void take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy);
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
+    void keep_marks(Span<const Mark> marks);
+    void raise(State& s, const Mark& mark);
     void drop_replies(size_t above);
     void drop_recent(size_t n_kept);
     void remove_state(uint32_t i);

@@ -187,8 +187,8 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     }
     if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
     const bool has_logits = complete && trunk->has_logits();
-    // A state that is kept of the tip has no pending hidden rows; where the text goes on, they are needed anyway.
-    if (!has_logits) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
+    // A state that is kept of the tip, for a mark or where the text goes on, has no pending hidden rows.
+    if (!has_logits || !prompt_marks.empty()) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
     trunk->follow();
     detail::PrefixReport report;
     const Status s = trunk->change_state([&] { return tree->sync(wanted, prompt_marks, has_logits).get(report); });
