@@ -142,6 +142,25 @@ class RunSession(BaseSession):
             self.assertEqual(f.read(), before)
         self.assertEqual(self.names(), ["a.session", "cut", "text"])
 
+    def test_the_windows_stay_those_of_the_file_however_long_the_text_gets(self):
+        n_token = 0
+        for _ in range(4):
+            o = self.text(20, "-p", "The pump", "--window", "all:64", "--session", self.path)
+            self.assertEqual(o["session"]["tokens_before"], n_token)
+            n_token = o["session"]["tokens"]
+        self.assertGreater(n_token, 64)
+
+    def test_a_budget_needs_the_context_that_it_is_for(self):
+        run = ["run", "--device", "cpu", "-n", "2", "-p", LOG, "--session", self.path, "--kv-budget", "5M"]
+        text = self.refused(2, "bad_argument", "--kv-budget chooses windows", "give --ctx", run=run)
+        self.assertNotIn("kv_budget_bytes", text)
+        self.assertEqual(self.names(), [])
+        for n in (2, 4):
+            self.assertEqual(auspex(*run, "--ctx", 4096).returncode, 0)
+        self.refused(2, "bad_argument", "windows 3:1024+4,7:1024+4", "instead of --kv-budget", "larger than",
+                     run=run + ["--ctx", 300])
+        self.text(2, "-p", LOG, "--window", "all:1024+4", "--session", self.path)
+
     def test_a_file_that_cannot_be_created_is_refused_before_the_text(self):
         for name, words in (("x" * 250, b"File name too long"), ("x" * 300, b"File name too long")):
             r = auspex("run", "--device", "cpu", "-n", 3, "-p", LOG, "--session", os.path.join(self.folder, name))
@@ -253,6 +272,13 @@ class ChatSession(BaseSession):
         r = auspex("chat", "--device", "cpu", "--session", self.path, stdin="/edit\n")
         self.assertNotIn(b"cut short", r.stderr)
         self.assertIn(b"  2  Write a Python function that returns the square", r.stderr)
+
+    def test_a_window_beyond_the_default_context_is_one_from_the_beginning(self):
+        for _ in range(2):
+            r = auspex("chat", "--device", "cpu", "-n", 1, "-v", "--window", "all:5000", "--session", self.path,
+                       stdin="Hello\n")
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertIn(b"windows: 3:5000,7:5000", r.stderr)
 
     def test_a_conversation_longer_than_the_default_context_is_given_room(self):
         self.chat("word " * 150 + "\n", "--ctx", 8000, n=1)

@@ -67,18 +67,20 @@ class Chat {
         options.progress = progress_line();
         s = read_session(&kept_);
         if (!s.ok()) return s;
-        int64_t ctx = o_.ctx;
+        int64_t ctx = o_.ctx, n_min = 0;
+        s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
+        if (s.ok()) s = choose_window(o_.window, &options);
+        if (s.ok() && !kept_.path.empty() && !o_.ctx_given) s = min_context(on_.model, options).get(n_min);
+        if (!s.ok()) return s;
         if (!o_.ctx_given) {
             const int64_t trained = on_.model.info().n_context;
             const int64_t answer = std::clamp<int64_t>(o_.generate.n, 128, INT32_MAX);
-            ctx = std::min(trained, std::max(ctx, static_cast<int64_t>(kept_.file.n_token) + 4 * answer));
+            ctx = std::min(trained, std::max({ctx, n_min, static_cast<int64_t>(kept_.file.n_token) + 4 * answer}));
         }
-        s = choose_context(on_.model, kept_.file.n_token, 0, o_.generate.n, &ctx, &options.n_context);
+        s = choose_context(on_.model, kept_.file.n_token, 0, o_.generate.n, &ctx, 0, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
-        s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
-        if (s.ok()) s = choose_window(o_.window, &options);
-        if (s.ok()) s = trace_.open(o_.draft, &options);
+        s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;
         s = auspex::Session::create(on_.model, options).get(session_);
         if (s.ok()) s = load_session(&kept_, o_.place.verbose, session_);

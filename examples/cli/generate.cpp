@@ -33,7 +33,7 @@ Status check_generate(const GenerateOptions& o) {
 }
 
 Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
-                      uint32_t* to) {
+                      int64_t n_min, uint32_t* to) {
     const int64_t trained = model.info().n_context, prompt = static_cast<int64_t>(n_before + n_prompt);
     if (given && (*given < 1 || *given > kMaxContext))
         return Status(Code::bad_argument, "--ctx " + std::to_string(*given) + ": expected 1 .. " +
@@ -41,7 +41,7 @@ Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prom
                                               std::to_string(trained) + " rows");
     constexpr int64_t kOpenEnd = 4096;  // room for an answer of unknown length
     const int64_t wanted = n < 0 ? prompt + kOpenEnd : prompt + std::min(n, trained);
-    const int64_t room = given ? *given : std::min(trained, wanted);
+    const int64_t room = given ? *given : std::min(trained, std::max(wanted, n_min));
     const std::string what = n_before == 0   ? "the prompt has "
                              : n_prompt == 0 ? "the conversation has "
                                              : "the conversation with the prompt has ";

@@ -17,9 +17,10 @@ Status check_generate(const GenerateOptions& o);
 
 /// Rows of context: `given` if the user gave --ctx, else those of prompt and answer, at most what the model was trained
 /// for.
-/// n_before: tokens of the conversation before the prompt.
+/// n_before: tokens of the conversation before the prompt. n_min: rows that it takes at least, if the user does not
+/// say.
 Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
-                      uint32_t* to);
+                      int64_t n_min, uint32_t* to);
 
 struct Generated {
     std::string text;

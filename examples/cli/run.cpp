@@ -96,12 +96,13 @@ Status run(const RunOptions& o, int* exit_code) {
     auspex::SessionOptions options;
     options.run_ahead = kept.path.empty() ? 2 : 0;  // where nothing follows, tokens computed beyond its end are dropped
     options.progress = progress_line();
-    s = choose_context(on.model, kept.file.n_token, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr,
-                       &options.n_context);
-    if (!s.ok()) return s;
+    int64_t n_min = 0;
     s = choose_draft(o.draft, on.model.info(), o.place.verbose, &options.draft);
+    if (s.ok()) s = choose_window(o.window, &options);
+    if (s.ok() && !kept.path.empty() && !o.ctx_given) s = min_context(on.model, options).get(n_min);
     if (!s.ok()) return s;
-    s = choose_window(o.window, &options);
+    s = choose_context(on.model, kept.file.n_token, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, n_min,
+                       &options.n_context);
     if (!s.ok()) return s;
     Trace trace;
     s = trace.open(o.draft, &options);

@@ -76,6 +76,20 @@ Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
     return s;
 }
 
+Result<int64_t> min_context(const auspex::Model& model, auspex::SessionOptions options) {
+    if (options.kv_budget_bytes != 0)
+        return Status(Code::bad_argument,
+                      "--kv-budget chooses windows that suit the context, and the file of --session can only be opened "
+                      "with the same windows; give --ctx too, as long as the conversation may become, or --window");
+    options.n_context = model.info().n_context;
+    auspex::MemoryPlan plan;
+    int64_t n_min = 0;
+    if (!auspex::Session::plan(model, options).get(plan).ok()) return n_min;  // the session will have the same error
+    for (const auspex::LayerWindow& w : plan.windows)
+        if (w.layer < model.info().n_layer) n_min = std::max(n_min, int64_t{w.window} + 1);
+    return n_min;
+}
+
 void tell_windows(const auspex::Stats& stats) {
     if (!stats.window_rule.empty()) note(stats.window_rule);
     for (const auspex::LayerWindow& w : stats.windows)

@@ -134,8 +134,9 @@ Status check_identity(const FileIdentity& found, const FileIdentity& own, const 
         return fail(
             Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
             name_of(own.kv_name),
-            "; create it with the same KV formats and windows, and with an n_context larger than the windows: one "
-            "of n_context rows or more counts as none");
+            "; create it with the same KV formats and windows (give them instead of kv_budget_bytes, which chooses "
+            "others for another n_context), and with an n_context larger than the windows: one of n_context rows or "
+            "more counts as none");
     return {};
 }
 
