@@ -1503,8 +1503,9 @@ struct DraftReport {
     // came.
     uint64_t n_probe = 0, probe_rows = 0, probe_hits = 0;
     double probe_seconds = 0;
-    double seconds = 0;           ///< of all cycles
-    double baseline_seconds = 0;  ///< estimate for the same tokens without drafting
+    double seconds = 0;  ///< of all cycles
+    /// Estimate for the same tokens without drafting; 0 while no plain step was measured, as with a fixed depth.
+    double baseline_seconds = 0;
     // At the present context length, for the MTP block; without one, for lookup with a long match. Values of a depth
     // that was not measured (n_sample 0) are interpolated.
     double cycle_seconds[kMaxDraft + 1] = {};          ///< T(g); 0: nothing is known yet
@@ -1518,7 +1519,7 @@ struct DraftReport {
     bool unprofitable = false;                         ///< drafting is off until costs or context change
     uint64_t n_depth_change = 0;
     std::vector<DepthChange> depth_changes;  ///< the last 64, oldest first
-    /// Estimated speed relative to decoding without drafts.
+    /// Estimated speed relative to decoding without drafts; 0 where baseline_seconds is.
     double speedup() const { return seconds + probe_seconds > 0 ? baseline_seconds / (seconds + probe_seconds) : 1; }
 };
 

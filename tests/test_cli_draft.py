@@ -79,6 +79,18 @@ class DraftRun(BaseDraft):
         self.assertEqual({s["reason"] for s in d["depth_changes"]} - reasons, set())
         self.assertGreater(d["speedup"], 0)
 
+    def test_with_a_fixed_depth_no_gain_is_claimed_that_was_not_measured(self):
+        n_unknown = 0
+        for n in (40, 41):  # where one token is left for the last cycle, that is a plain step
+            fixed = ("--draft", "mtp:2", "-n", n, "--ctx", 400)
+            d = self.run_json(*fixed)["draft"]
+            unknown = d["cycles"][0] == 0
+            self.assertEqual((d["baseline_seconds"] is None, d["speedup"] is None), (unknown, unknown))
+            r = self.auspex("-v", *fixed)
+            self.assertIn(b"drafts accepted]\n" if unknown else b"as fast as without drafting]\n", r.stderr)
+            n_unknown += unknown
+        self.assertGreater(n_unknown, 0)
+
     def test_a_trace_has_a_line_for_each_cycle(self):
         path = os.path.join(self.folder, "trace.jsonl")
         o = self.run_json("-n", 80, "--trace", path)

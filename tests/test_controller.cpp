@@ -413,6 +413,29 @@ TEST_CASE("the draft block's cache is filled where that is cheap and where draft
     CHECK(c.wants_drafts());
 }
 
+TEST_CASE("the gain over plain steps is reported once one was measured, for the cycles before it too") {
+    Controller c;
+    const auto cycle = [&](uint32_t depth, uint32_t accepted, double seconds) {
+        c.fixed(depth, 100);
+        DraftSeen seen;
+        seen.depth = depth;
+        seen.accepted = accepted;
+        seen.seconds = seconds;
+        seen.context = 100;
+        c.observe(seen);
+    };
+    for (int i = 0; i < 5; ++i) cycle(2, 2, 1.5);
+    CHECK(c.report().seconds == doctest::Approx(7.5));
+    CHECK(c.report().baseline_seconds == 0);
+    CHECK(c.report().speedup() == 0);
+    cycle(0, 0, 1);
+    CHECK(c.report().baseline_seconds == doctest::Approx(16));
+    CHECK(c.report().speedup() == doctest::Approx(16 / 8.5));
+    c.clear_report();
+    cycle(2, 2, 1.5);
+    CHECK(c.report().baseline_seconds == doctest::Approx(3));
+}
+
 TEST_CASE("two depths of equal value do not alternate") {
     Costs m;
     m.first = 1.5, m.slope = 0.5;  // certain drafts: every added token costs as much as the one before

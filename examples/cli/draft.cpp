@@ -239,8 +239,9 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     report["probe_hits"] = d.probe_hits;
     report["probe_seconds"] = d.probe_seconds;
     report["seconds"] = d.seconds;
-    report["baseline_seconds"] = d.baseline_seconds;
-    report["speedup"] = d.speedup();
+    report["baseline_seconds"] = nullptr;
+    report["speedup"] = nullptr;
+    if (d.speedup() > 0) report["baseline_seconds"] = d.baseline_seconds, report["speedup"] = d.speedup();
     report["unprofitable"] = d.unprofitable;
     report["n_depth_change"] = d.n_depth_change;
     report["depth_changes"] = nlohmann::ordered_json::array();
@@ -257,11 +258,13 @@ std::string draft_line(const auspex::Session& session) {
     const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1);
     if (n_drafted == 0) return {};
     char text[160];
-    std::snprintf(
-        text, sizeof text,
-        "%.2f tokens per cycle, %.0f %% of %llu drafts accepted, about %.2f times as fast as without drafting",
-        1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
-        static_cast<unsigned long long>(n_drafted), session.draft_report().speedup());
+    const int n = std::snprintf(text, sizeof text, "%.2f tokens per cycle, %.0f %% of %llu drafts accepted",
+                                1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
+                                static_cast<unsigned long long>(n_drafted));
+    const double speedup = session.draft_report().speedup();
+    if (speedup > 0)
+        std::snprintf(text + n, sizeof text - static_cast<size_t>(n), ", about %.2f times as fast as without drafting",
+                      speedup);
     return text;
 }
 

@@ -377,9 +377,10 @@ void Controller::observe(const DraftSeen& seen) {
         // old gains do not allow new losses.
         deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
-        seen_.baseline_seconds += n_new * plain;
+        seen_.baseline_seconds += (n_new + unpriced_) * plain;
+        unpriced_ = 0;
     } else {
-        seen_.baseline_seconds += seconds;
+        unpriced_ += n_new;
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
@@ -424,7 +425,10 @@ void Controller::observe_catch_up(double seconds, size_t n_row) {
     catch_up_[0] = seconds / static_cast<double>(n_row);
 }
 
-void Controller::clear_report() { seen_ = DraftReport(); }
+void Controller::clear_report() {
+    seen_ = DraftReport();
+    unpriced_ = 0;
+}
 
 void Controller::explain(DraftCycle* to) const {
     const bool text = last_text_ > 0;
@@ -452,6 +456,7 @@ DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_text_ > 0 ? last_text_ : last_;
     r.unprofitable = suspended_;
+    if (unpriced_ > 0) r.baseline_seconds = 0;
     for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxChange);
          i < seen_.n_depth_change; ++i)
         r.depth_changes.push_back(changes_[i % kMaxChange]);
