@@ -1273,8 +1273,9 @@ class AUSPEX_API Session {
     /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows run as in a cycle, more (up to
     /// n_ubatch) as in a piece of a prompt. Empties the history, as an empty sync() does.
     ///
-    /// errors    bad_argument: more rows or tokens than the session holds, or than the GPU runs at once, as of a small
-    ///           model whose prompts it reads in steps. unsupported: the CPU, or a GPU without timestamps.
+    /// errors    bad_argument: no rows, more rows and tokens than n_context, or more rows than the GPU runs at once, as
+    ///           of a small model whose prompts it reads in steps. unsupported: the CPU, or a GPU without timestamps.
+    ///           The history stays in these cases. out_of_memory, device_lost.
     /// cost      about ten such steps.
     Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
     /// Counts what is dispatched to a GPU for one step. Runs nothing; the history stays.

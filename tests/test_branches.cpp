@@ -201,6 +201,14 @@ void check_measuring(const Model& model, Draft source, size_t n_more = 20) {
         CHECK(first(more(session, n_more), n_more) == after);
         rows.clear();
     }
+    for (const auto& [n_row, n_token] : {std::pair<uint32_t, size_t>{100000, 0}, {1, size_t{1} << 40}, {0, 0}}) {
+        const std::vector<Token> before = history(session);
+        CHECK(!session.profile(n_row, n_token).ok());
+        CHECK(history(session) == before);
+    }
+    const size_t n_context = session.impl()->options.n_context;
+    CHECK(session.profile(1, n_context).status().code == Code::bad_argument);
+    CHECK(!session.history().empty());
     const Result<std::vector<KernelTime>> times = session.profile(4, 250);
     if (!times.ok()) CHECK(times.status().code == Code::unsupported);
     if (times.ok()) CHECK(session.history().empty());

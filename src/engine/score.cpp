@@ -166,15 +166,16 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     if (n_row == 0) return Status(Code::bad_argument, "a step of 0 rows, expected at least 1");
-    if (n_token > s.options.n_context)
-        return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ",
-                            s.options.n_context);
+    if (n_token > s.options.n_context || n_row > s.options.n_context - n_token)
+        return detail::fail(Code::bad_argument, "a step of ", n_row, " rows after ", n_token,
+                            " tokens, the session holds ", s.options.n_context);
     detail::KernelProfiler* profiler = s.context->profiler();
     if (!profiler)
         return Status(Code::unsupported,
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(profiler->may_profile(n_row, static_cast<uint32_t>(n_token)));
     AUSPEX_TRY(s.leave_text());
     s.trunk->make_room(n_token + n_row);  // the step overwrites these rows
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));

@@ -157,9 +157,11 @@ class KernelProfiler {
   public:
     virtual ~KernelProfiler() = default;
     /// Times each kernel class of a step of n_row rows at KV row `first_row`, as run() would make it: up to
-    /// kMaxTentative rows tentative, more as a piece of a prompt, which changes the state. errors: unsupported: the
-    /// device has no timestamps. bad_argument: more rows than one piece has.
+    /// kMaxTentative rows tentative, more as a piece of a prompt, which changes the state. errors: those of
+    /// may_profile(), before anything changes.
     virtual Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) = 0;
+    /// errors: unsupported: the device has no timestamps. bad_argument: more rows than one piece has. context_full.
+    virtual Status may_profile(uint32_t n_row, uint32_t first_row) const = 0;
     /// Counts what run(step) submits for a step of the trunk. Runs nothing; `step.ids` may be null.
     /// errors: bad_argument, context_full: as run(); bad_argument: a step of an MTP block.
     virtual Result<StepCounts> count(const Step& step) const = 0;

@@ -52,6 +52,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
 
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
+    Status may_profile(uint32_t n_row, uint32_t first_row) const override;
     Result<StepCounts> count(const Step& step) const override;
 
     StateCopier* state_copier() override { return this; }

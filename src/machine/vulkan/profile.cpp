@@ -18,24 +18,34 @@ namespace profile_impl {
 
 constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
 
-}  // namespace profile_impl
-
-Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t first_row) {
-    using namespace profile_impl;
-    const Plan& plan = *model_->plan;
-    const GpuRef& gpu = model_->device->gpu;
-    if (gpu->traits.timestamp_bits == 0)
-        return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
+Step step_of(const Plan& plan, uint32_t n_row, uint32_t first_row) {
     Step step;
     step.tape = &plan.trunk;
     step.n_row = n_row;
     step.place(first_row);
     step.tentative = n_row <= kMaxTentative;
+    return step;
+}
+
+}  // namespace profile_impl
+
+Status VulkanContext::may_profile(uint32_t n_row, uint32_t first_row) const {
+    const GpuRef& gpu = model_->device->gpu;
+    if (gpu->traits.timestamp_bits == 0)
+        return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
     const uint32_t n_row_max = model_->small() ? kMaxTentative : n_chunk_max_;
     if (n_row > n_row_max)
         return fail(Code::bad_argument, "a step of ", n_row, " rows, expected at most ", n_row_max,
                     ", which run at once");
-    AUSPEX_TRY(check(step));
+    return check(profile_impl::step_of(*model_->plan, n_row, first_row));
+}
+
+Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t first_row) {
+    using namespace profile_impl;
+    AUSPEX_TRY(may_profile(n_row, first_row));
+    const Plan& plan = *model_->plan;
+    const GpuRef& gpu = model_->device->gpu;
+    const Step step = step_of(plan, n_row, first_row);
     forget_rows();
     Commands commands;
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
