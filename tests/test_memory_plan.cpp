@@ -481,6 +481,18 @@ TEST_CASE("a budget for keys and values is met by the documented rule, or reject
     CHECK(choose(full / 10) == "3:2048+4,7:2048+4,11:2048+4,15:2048+4,19:2048+4");
     SessionOptions o;
     o.n_context = 32768;
+    o.n_ubatch = 256;
+    o.kv_k = o.kv_v = KvType::q8_0;  // four rows of 136 bytes are no whole lines of a cache
+    o.kv_budget_bytes = full / 2;
+    for (int i = 0; i < 3; ++i) {
+        const MemoryPlan plan = plan_of(model, o);
+        const uint64_t kv = sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks");
+        CHECK(sum_of(plan, "sinks") > 0);
+        CHECK(kv <= o.kv_budget_bytes);
+        CHECK(plan.window_rule.find("take " + std::to_string(kv)) != std::string::npos);
+        o.kv_budget_bytes = kv - 1;
+    }
+    o.kv_k = o.kv_v = KvType::f16;
     o.kv_budget_bytes = 1000;
     const Status s = Session::create(model, o).status();
     CHECK(s.code == Code::bad_argument);

@@ -40,7 +40,10 @@ struct KvShape {
     uint32_t place(uint32_t p) const { return p % n_ring; }
     /// Rows of the ring and the sinks.
     uint64_t n_row() const { return uint64_t{n_ring} + sinks; }
-    uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
+    /// What a context takes for it at most: on the CPU the sinks' keys, and their values, take whole lines of a cache.
+    uint64_t bytes() const {
+        return n_ring * (k_bytes + v_bytes) + round_up(sinks * k_bytes, 64) + round_up(sinks * v_bytes, 64);
+    }
     /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
     /// Neighbouring places of the ring.
