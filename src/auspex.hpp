@@ -1162,11 +1162,11 @@ class AUSPEX_API Session {
     ///
     /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights or
     ///           hyperparameters, another kind of device, other windows or KV formats. The number of threads,
-    ///           n_context, n_ubatch and exact_prompts may differ; but a window of n_context rows or more counts as
-    ///           none, so n_context must be larger than the windows that the history was saved with. out_of_memory,
-    ///           device_lost: the rows of the history are computed again when they are needed. The history itself
-    ///           stays in all of these cases. A checksum finds accidents, not forgeries: restore only snapshots from a
-    ///           source that you trust.
+    ///           drafting, the MTP blocks, n_context, n_ubatch and exact_prompts may differ; but a window of n_context
+    ///           rows or more counts as none, so n_context must be larger than the windows that the history was saved
+    ///           with. out_of_memory, device_lost: the rows of the history are computed again when they are needed. The
+    ///           history itself stays in all of these cases. A checksum finds accidents, not forgeries: restore only
+    ///           snapshots from a source that you trust.
     Status restore(const Snapshot& snapshot);
 
     /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
@@ -1190,12 +1190,12 @@ class AUSPEX_API Session {
     /// returns   the note, and whether the last save was cut short.
     /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
     ///           n_context tokens, or of another model, other weights or hyperparameters, another kind of device, other
-    ///           windows or KV formats (the text names both). The number of threads, drafting, n_context, n_ubatch
-    ///           and exact_prompts may differ; but a window of n_context rows or more counts as none, so n_context must
-    ///           be larger than the windows that the history was saved with. Everything is checked before the session
-    ///           changes. If a disk or a device fails after that, the history stays and its rows are computed again
-    ///           when they are needed. A checksum finds accidents, not forgeries: load only files from a source that
-    ///           you trust.
+    ///           windows or KV formats (the text names both). The number of threads, drafting, the MTP blocks,
+    ///           n_context, n_ubatch and exact_prompts may differ; but a window of n_context rows or more counts as
+    ///           none, so n_context must be larger than the windows that the history was saved with. Everything is
+    ///           checked before the session changes. If a disk or a device fails after that, the history stays and its
+    ///           rows are computed again when they are needed. A checksum finds accidents, not forgeries: load only
+    ///           files from a source that you trust.
     /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
     Result<SessionFile> load(const char* path);
 

@@ -179,6 +179,60 @@ TEST_CASE("a file of a session with drafts loads into one without, and the other
     }
 }
 
+TEST_CASE("files and snapshots go from a model with MTP blocks into one without, or with others, and back") {
+    const Folder folder;
+    const Device device = cpu_device(1);
+    for (const Family family : kFamilies) {
+        CAPTURE(family_name(family));
+        const auto part = [&](Packaging packaging, uint64_t seed, bool mtp = true) {
+            TinyOptions t = narrow();
+            t.family = family;
+            t.packaging = packaging;
+            t.seed = seed;
+            t.mtp = mtp;
+            return tiny_model(t);
+        };
+        const Bytes whole = part(Packaging::whole, 1), trunk = part(Packaging::trunk, 1),
+                    blocks = part(Packaging::mtp_bare, 2), never = part(Packaging::whole, 1, false);
+        LoadOptions off, paired;
+        off.mtp = false;
+        paired.mtp_bytes = blocks;
+        std::vector<Model> models(4);
+        REQUIRE(Model::load(device, whole).get(models[0]).ok());
+        REQUIRE(Model::load(device, whole, off).get(models[1]).ok());
+        REQUIRE(Model::load(device, trunk, paired).get(models[2]).ok());
+        REQUIRE(Model::load(device, never).get(models[3]).ok());
+        for (const Model& from : models)
+            for (const Model& to : models) {
+                CHECK(weights_id(*from.impl()).value == weights_id(*to.impl()).value);
+                CHECK((draft_weights_id(*from.impl()).value == draft_weights_id(*to.impl()).value) ==
+                      (from.info().n_mtp == to.info().n_mtp && (&from == &models[2]) == (&to == &models[2])));
+            }
+        if (family != Family::qwen35) continue;
+        for (const Model& from : models)
+            for (const Model& to : models) {
+                Session a = open(from, options_of(from.info().n_mtp != 0 ? Draft::mtp : Draft::off)),
+                        b = open(to, options_of(to.info().n_mtp != 0 ? Draft::mtp : Draft::off));
+                REQUIRE(a.sync(tiny_ids(100, 3), std::vector<Mark>{{70, false}}).ok());
+                more(a, 5);
+                save(a, folder.file());
+                const Snapshot snap = a.save().value();
+                more(a, 20);
+                for (const bool from_file : {true, false}) {
+                    if (from_file) load(b, folder.file());
+                    if (!from_file) REQUIRE(b.restore(snap).ok());
+                    more(b, 20);
+                    const size_t n = std::min(a.history().size(), b.history().size());
+                    CHECK(n >= 120);
+                    CHECK(first(history(a), n) == first(history(b), n));
+                }
+            }
+        Session moving = open(models[0], options_of());
+        sync(moving, tiny_ids(20, 3));
+        CHECK(moving.move_to(models[1]).status().text.find("LoadOptions::mtp") != std::string::npos);
+    }
+}
+
 TEST_CASE("a long chat saved after every turn stays within twice its size, with branches between the turns") {
     const Folder folder;
     const std::string path = folder.file();

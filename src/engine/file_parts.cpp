@@ -8,7 +8,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '4'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '5'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -114,7 +114,7 @@ FileIdentity identity_of(Session::Impl& s) {
     id.weights = s.weights_id;
     id.device = hash_of(device_key(*s.model));
     id.kv = hash_of(kv_key(s.kv, false));
-    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true)) : 0;
+    id.draft = s.cache.on() ? hash_of(say(kv_key(s.kv, true), draft_weights_id(*s.model).value)) : 0;
     set_name(id.device_name, device_key(*s.model));
     set_name(id.kv_name, kv_name(s));
     return id;

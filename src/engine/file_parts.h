@@ -17,7 +17,7 @@ struct FileIdentity {
     char magic[8];     ///< with the version of the parts
     uint64_t weights;  ///< weights_id()
     uint64_t device, kv;
-    uint64_t draft;                      ///< formats and windows of the draft blocks' caches; 0: there are none
+    uint64_t draft;                      ///< weights of the draft blocks, formats and windows of their caches; 0: none
     char device_name[96], kv_name[160];  ///< for messages, cut if too long
 };
 static_assert(sizeof(FileIdentity) == 296, "part of the file format");

@@ -249,7 +249,9 @@ Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     if (!model) return detail::empty_handle("Model", "Model::load");
-    if (detail::weights_id(*impl_->model).value != detail::weights_id(*model.impl()).value)
+    const Model::Impl& own = *impl_->model;
+    if (detail::weights_id(own).value != detail::weights_id(*model.impl()).value ||
+        detail::draft_weights_id(own).value != detail::draft_weights_id(*model.impl()).value)
         return detail::fail(
             Code::bad_argument, "the session runs '", impl_->model->info.name, "' (", impl_->model->info.file_bytes,
             " bytes), the model to move to is '", model.impl()->info.name, "' (", model.impl()->info.file_bytes,

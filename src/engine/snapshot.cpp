@@ -1,6 +1,7 @@
 #include "snapshot.h"
 
 #include "../base/checksum.h"
+#include "../plan/pair.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,7 +19,7 @@ struct SnapshotHead {
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '5'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '6'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -41,17 +42,49 @@ void mix_tensor(const Tensor& tensor, Fnv* h) {
     }
 }
 
-/// A hyperparameter: the values decide, not the type in which a converter wrote them.
-void mix_meta(const Meta& meta, Fnv* h) {
+/// A hyperparameter: the values decide, not the type in which a converter wrote them. n: the values that count.
+void mix_meta(const Meta& meta, uint64_t n, Fnv* h) {
     h->bytes(meta.key.data(), meta.key.size());
-    h->mix(meta.n);
+    h->mix(n);
     for (const std::string_view s : meta.strings) h->bytes(s.data(), s.size());
     double value = 0;
     int64_t integer = 0;
-    for (uint64_t i = 0; meta.strings.empty() && i < meta.n; ++i) {
+    for (uint64_t i = 0; meta.strings.empty() && i < n; ++i) {
         if (!meta.get_float(i, &value) && meta.get_int(i, &integer)) value = static_cast<double>(integer);
         h->bytes(&value, sizeof value);
     }
+}
+
+/// The hyperparameters of the trunk: not the number of MTP blocks, nor the values of each.
+void mix_trunk_metas(const Model::Impl& m, Fnv* h) {
+    const std::string prefix = m.plan.architecture + ".", n_block_key = prefix + "block_count";
+    const uint64_t n_layer = m.plan.n_layer;
+    uint32_t n_block = 0;
+    (void)m.gguf.get_u32(n_block_key).get(n_block);
+    for (const Meta& meta : m.gguf.meta()) {
+        if (meta.key.substr(0, prefix.size()) != prefix) continue;
+        if (meta.key == n_block_key || meta.key == prefix + "nextn_predict_layers") continue;
+        mix_meta(meta, meta.is_array && meta.n == n_block ? std::min(meta.n, n_layer) : meta.n, h);
+    }
+}
+
+/// Weights and caches of the trunk, or those of the MTP blocks alone.
+void mix_weights(const Model::Impl& m, bool draft, Fnv* h) {
+    std::vector<bool> in_trunk(m.plan.slots.size(), false);
+    for (const Op& op : m.plan.trunk.ops) {
+        for (const SlotId id : op.w)
+            if (id != kNoSlot) in_trunk[id] = true;
+        for (const SlotId id : {op.state, op.state2})
+            if (id != kNoSlot) in_trunk[id] = true;
+    }
+    for (SlotId id = 0; id < m.plan.slots.size(); ++id) {
+        const Slot& s = m.plan.slot(id);
+        if (in_trunk[id] == draft || s.role == SlotRole::activation || s.role == SlotRole::kept) continue;
+        const std::string text = say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";");
+        h->bytes(text.data(), text.size());
+    }
+    for (const Tensor& t : m.gguf.tensors())
+        if ((block_of(t.name) >= int64_t{m.plan.n_layer} || t.name == kDraftHead) == draft) mix_tensor(t, h);
 }
 
 template <class T>
@@ -65,14 +98,15 @@ void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
 
 Fnv weights_id(const Model::Impl& m) {
     Fnv h;
-    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
-    mix(m.plan.architecture);
-    for (const Slot& s : m.plan.slots)
-        mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
-    const std::string hyperparameters = m.plan.architecture + ".";
-    for (const Meta& meta : m.gguf.meta())
-        if (meta.key.substr(0, hyperparameters.size()) == hyperparameters) snapshot_impl::mix_meta(meta, &h);
-    for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
+    h.bytes(m.plan.architecture.data(), m.plan.architecture.size());
+    snapshot_impl::mix_trunk_metas(m, &h);
+    snapshot_impl::mix_weights(m, false, &h);
+    return h;
+}
+
+Fnv draft_weights_id(const Model::Impl& m) {
+    Fnv h;
+    if (!m.plan.mtp.empty()) snapshot_impl::mix_weights(m, true, &h);
     return h;
 }
 

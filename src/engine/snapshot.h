@@ -17,10 +17,12 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Equal for models of the same weights and hyperparameters, however they are loaded. A few bytes of every tensor stand
-/// for the weights.
+/// Equal for models whose trunks have the same weights and hyperparameters, however they are loaded and whatever MTP
+/// blocks they have. A few bytes of every tensor stand for the weights.
 /// cost      reads some 500 bytes of each tensor's data.
 Fnv weights_id(const Model::Impl& model);
+/// The same for the MTP blocks that are loaded, if any.
+Fnv draft_weights_id(const Model::Impl& model);
 
 /// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
 /// formats. Not the number of threads. cost: of weights_id().
