@@ -1215,8 +1215,9 @@ class AUSPEX_API Session {
     /// the old Model; its memory is freed when no other handle holds it.
     ///
     /// After a loss the history is as the successful calls left it: the last sync(), and every token that next()
-    /// returned. Call a sync() that failed again. On a device of the same name and kind the text continues with the
-    /// same bits; on another kind of device it continues as in a new session that is given the history.
+    /// returned, but for tokens that a sync() was taking back when it failed. Call that one again. On a device of the
+    /// same name and kind the text continues with the same bits; on another kind of device it continues as in a new
+    /// session that is given the history.
     ///
     /// returns   rows reused: those copied from a device that still answers to one of the same name and kind. Rows
     ///           computed: after a loss every row, because keys and values were on the lost device; checkpoints in host
