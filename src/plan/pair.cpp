@@ -81,7 +81,7 @@ Status same_shape(const Tensor* model, const Tensor* draft) {
 /// sometimes renamed when a model is trained further.
 Status same_tokens(const Meta& model, const Meta& draft, const Meta* types) {
     constexpr int64_t kNormal = 1;
-    for (uint64_t i = 0; i < std::min(model.strings.size(), draft.strings.size()); ++i) {
+    for (size_t i = 0; i < std::min(model.strings.size(), draft.strings.size()); ++i) {
         int64_t type = kNormal;
         if (types) (void)types->get_int(i, &type);
         if (type == kNormal && model.strings[i] != draft.strings[i])
