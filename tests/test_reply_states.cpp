@@ -24,6 +24,20 @@ SessionOptions options_of(Draft source, int depth, uint32_t run_ahead) {
     return o;
 }
 
+/// Cancels a session from its progress callback, once. Must outlive the session.
+class Cancel {
+  public:
+    auspex::Progress progress() {
+        return [this](const char*, float) { return ++n_asked_ != at_; };
+    }
+    /// The n-th call from now on.
+    void at_step(int n) { at_ = n_asked_ + n; }
+    void never() { at_ = -1; }
+
+  private:
+    int n_asked_ = 0, at_ = -1;
+};
+
 struct Said {
     std::vector<Token> tokens;
     std::vector<size_t> bases, computed;  ///< of the prompts that cut a reply
@@ -365,14 +379,14 @@ TEST_CASE("the report counts a row once that two sync() compute again") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);
     SessionOptions o = options_of(Draft::off, 0, 0);
-    int n_asked = 0, cancel_at = -1;
-    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    Cancel cancel;
+    o.progress = cancel.progress();
     Session session = open(model, o);
     sync(session, tiny_ids(100, 31), {{90, false}});
     grow(session, 120);
     REQUIRE(session.logits().ok());
     const std::vector<Token> text = history(session);
-    cancel_at = n_asked + 2;
+    cancel.at_step(2);
     CHECK(session.sync(first(text, 115)).status().code == Code::cancelled);
     const SyncReport r = sync(session, first(text, 102));  // from row 90 again, and not from where the first came to
     CHECK((r.rows_computed == 102 - 90 && r.rows_reused == 90 && r.checkpoint_row == 90));
@@ -390,15 +404,15 @@ TEST_CASE("a cancelled sync() drops the tokens it was to take back, and the rows
             CAPTURE(n_kept);
             CAPTURE(i);
             SessionOptions o = options_of(Draft::off, 0, 0);
-            int n_asked = 0, cancel_at = -1;
-            o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+            Cancel cancel;
+            o.progress = cancel.progress();
             Session session = open(model, o);
             sync(session, prompt, {{90, false}});
             grow(session, 130);
             REQUIRE(session.save().ok());
             const std::vector<Token> text = history(session);
             if (i == 1) {
-                cancel_at = n_asked + 1;
+                cancel.at_step(1);
                 CHECK(session.sync(first(text, 120)).status().code == Code::cancelled);
             } else {
                 sync(session, first(text, 120));
@@ -429,8 +443,8 @@ TEST_CASE("a prompt that is cancelled before its first row leaves the reply befo
         for (const bool cancels : {false, true}) {
             CAPTURE(cancels);
             SessionOptions o = options_of(Draft::off, 0, 0);
-            int n_asked = 0, cancel_at = -1;
-            o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+            Cancel cancel;
+            o.progress = cancel.progress();
             Session session = open(model, o);
             sync(session, tiny_ids(100, 31), {{90, false}});
             grow(session, 120);
@@ -439,7 +453,7 @@ TEST_CASE("a prompt that is cancelled before its first row leaves the reply befo
             const detail::Timeline& timeline = session.impl()->timeline;
             const size_t n_row = timeline.n_row();
             if (cancels) {
-                cancel_at = n_asked + 1;
+                cancel.at_step(1);
                 CHECK(session.sync(join(text, tiny_ids(20, 41))).status().code == Code::cancelled);
                 CHECK(history(session) == text);
             }
@@ -461,8 +475,8 @@ TEST_CASE("a ReplyGenerator goes on where taking back what was drafted is cancel
     SessionOptions o = options_of(Draft::lookup, 5, 0);
     o.n_context = 2 * n_prompt;
     o.checkpoint_bytes = 0;
-    int n_asked = 0, cancel_at = -1;
-    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    Cancel cancel;
+    o.progress = cancel.progress();
     Session plain = open(model, o);
     sync(plain, tiny_ids(n_prompt, 31));
     const std::vector<Token> said = join(history(plain), more(plain, 40));
@@ -481,7 +495,7 @@ TEST_CASE("a ReplyGenerator goes on where taking back what was drafted is cancel
             REQUIRE(reply.next().ok());
         REQUIRE(session.save().ok());  // what is beyond the reply cannot be taken back without computing rows
         if (cancels) {
-            cancel_at = n_asked + 3;
+            cancel.at_step(3);
             CHECK(reply.next().status().code == Code::cancelled);
             CHECK(session.history().size() == 2 * 64);
         }
@@ -537,9 +551,9 @@ TEST_CASE("another sampling that drops tokens computed ahead is cancelled, and g
     const std::vector<Token> prompt = tiny_ids(300, 33);
     Sampling other;
     other.temperature = 1.5f;
-    int n_asked = 0, cancel_at = -1;
+    Cancel cancel;
     SessionOptions o = options_of(Draft::off, 0, 3);
-    o.progress = [&](const char*, float) { return ++n_asked != cancel_at; };
+    o.progress = cancel.progress();
     Session plain = open(model, options_of(Draft::off, 0, 0)), ahead = open(model, o);
     for (Session* session : {&plain, &ahead}) {
         sync(*session, prompt, {{200, false}});
@@ -548,11 +562,11 @@ TEST_CASE("another sampling that drops tokens computed ahead is cancelled, and g
     const auto rows = [&] { return ahead.stats().rows_prefilled + ahead.stats().rows_decoded; };
     const uint64_t before = rows();
     for (int i = 0; i < 2; ++i) {
-        cancel_at = n_asked + 2;
+        cancel.at_step(2);
         CHECK(ahead.next(other).status().code == Code::cancelled);
         CHECK(history(ahead) == history(plain));
     }
-    cancel_at = -1;
+    cancel.never();
     CHECK(more(ahead, 10, other) == more(plain, 10, other));
     CHECK(rows() - before <= 100 + 14 + 10 + 6);
 }

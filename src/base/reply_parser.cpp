@@ -333,8 +333,8 @@ bool ReplyParser::parameter_name() {
     return true;
 }
 
-/// Where a call failed, one that it quotes fails as well once it has a value on lines of its own: the two end the same
-/// values and read the same tags from there on. It is not read that far, or a text of calls would be read for each.
+/// A call that is quoted inside one that failed, and has a value on lines of its own, ends that value at the same tag
+/// and fails at the same place. It fails here at once: reading on for each quoted call would take quadratic time.
 bool ReplyParser::value_begin() {
     size_t at = at_;
     crlf_ = at < text_.size() && text_[at] == '\r';

@@ -130,7 +130,7 @@ class ReplyParser {
     size_t inside_ = 0;        ///< where to look for the next call if this one fails
     size_t probe_ = kNowhere;  ///< a place whose white space or name was read up to probed_, to go on there
     size_t probed_ = 0;
-    size_t lost_[2] = {0, 0};  ///< the farthest place where a call failed that was bare, and one in <tool_call>
+    size_t lost_[2] = {0, 0};  ///< the farthest place where a bare call failed, and one in <tool_call>
     static constexpr size_t kNowhere = ~size_t{0};
 
     // The call that is being read.

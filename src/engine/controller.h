@@ -147,7 +147,7 @@ class Controller {
     double steps_ = 0;               // plain steps that the tokens so far are worth
     DraftReason reason_ = DraftReason::none;  // of the last decision
     DraftReport seen_;                        // the counting half of the report
-    double unpriced_ = 0;                     // tokens that its baseline lacks, until a plain step is measured
+    double unpriced_ = 0;                     // tokens not in its baseline yet: no plain step was measured
     static constexpr uint32_t kMaxChange = 64;
     DepthChange changes_[kMaxChange];  // a ring
 };

@@ -110,11 +110,14 @@ FileIdentity identity_of(Session::Impl& s) {
     using namespace file_parts_impl;
     FileIdentity id{};
     std::memcpy(id.magic, kMagic, sizeof kMagic);
-    if (s.weights_id == 0) s.weights_id = weights_id(*s.model).value;
+    if (s.weights_id == 0) {
+        s.weights_id = weights_id(*s.model).value;
+        s.draft_weights_id = draft_weights_id(*s.model).value;
+    }
     id.weights = s.weights_id;
     id.device = hash_of(device_key(*s.model));
     id.kv = hash_of(kv_key(s.kv, false));
-    id.draft = s.cache.on() ? hash_of(say(kv_key(s.kv, true), draft_weights_id(*s.model).value)) : 0;
+    id.draft = s.cache.on() ? hash_of(say(kv_key(s.kv, true), s.draft_weights_id)) : 0;
     set_name(id.device_name, device_key(*s.model));
     set_name(id.kv_name, kv_name(s));
     return id;

@@ -23,7 +23,11 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     PrefixReport report = begin_report(wanted);
     const size_t same = report.diverged_at;
     const uint64_t parked = rows_parked_, restored = rows_restored_;
-    const size_t n_failed = n_failed_;
+    const auto finish = [&, n_failed = n_failed_] {
+        report.n_failed = n_failed_ - n_failed;
+        if (report.n_failed != 0) report.failure = failure_;
+        changing_ = false;
+    };
     stops_.clear();
     i_stop_ = 0;
     if ((has_logits || wanted.empty()) && same == wanted.size() && same == live_.size() && same == n_row_) {
@@ -31,9 +35,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         changing_ = true;
         keep_marks(marks);
-        changing_ = false;
-        report.n_failed = n_failed_ - n_failed;
-        if (report.n_failed != 0) report.failure = failure_;
+        finish();
         return report;
     }
     // A reply is one request, also where the caller adds its tokens one by one, or asks for the row of the last token,
@@ -70,9 +72,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
     report.rows_restored = static_cast<size_t>(rows_restored_ - restored);
-    report.n_failed = n_failed_ - n_failed;
-    if (report.n_failed != 0) report.failure = failure_;
-    changing_ = false;
+    finish();
     return report;
 }
 

@@ -35,11 +35,11 @@ struct Session::Impl {
     std::unique_ptr<detail::StateStore> store;
     std::unique_ptr<detail::PrefixTree> tree;
     std::unique_ptr<detail::HostDecoder> host;
-    std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
-    uint64_t state_id = 0, weights_id = 0;          ///< of snapshots and files; 0: not computed yet
-    std::unique_ptr<detail::SavedFile> saved;       ///< null: no file, or rows and file have nothing in common
-    Sampling ahead;                                 ///< how tokens computed ahead of the caller were sampled
-    bool busy = false;                              ///< a public call is running
+    std::unique_ptr<detail::DeviceDecoder> device;                ///< null where the context has no device loop
+    uint64_t state_id = 0, weights_id = 0, draft_weights_id = 0;  ///< of snapshots and files; 0: not computed yet
+    std::unique_ptr<detail::SavedFile> saved;  ///< null: no file, or rows and file have nothing in common
+    Sampling ahead;                            ///< how tokens computed ahead of the caller were sampled
+    bool busy = false;                         ///< a public call is running
 
     // For tests and measuring.
     std::unique_ptr<detail::AcceptanceJudge> judge;
@@ -61,9 +61,9 @@ struct Session::Impl {
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing, but for those that drain() has computed again for it.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> prompt_marks);
-    /// Computes them.
+    /// Computes the rows that replace_tokens() has left missing.
     Status read_prompt(const detail::PrefixReport& report);
-    /// Both.
+    /// replace_tokens(), then read_prompt().
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> prompt_marks);
     /// Forgets what follows the text token by token; it begins anew where tokens are made again.
     void forget_text() {

@@ -40,7 +40,7 @@ struct KvShape {
     uint32_t place(uint32_t p) const { return p % n_ring; }
     /// Rows of the ring and the sinks.
     uint64_t n_row() const { return uint64_t{n_ring} + sinks; }
-    /// What a context takes for it at most: on the CPU the sinks' keys, and their values, take whole lines of a cache.
+    /// What a context takes for it at most: the CPU rounds the sinks' keys, and their values, up to whole cache lines.
     uint64_t bytes() const {
         return n_ring * (k_bytes + v_bytes) + round_up(sinks * k_bytes, 64) + round_up(sinks * v_bytes, 64);
     }
