@@ -7,7 +7,7 @@ import re
 import tempfile
 import unittest
 
-from chat_templates import with_template
+from chat_templates import with_sampling, with_template
 from server_rig import BaseServer, Server, call
 
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -290,6 +290,29 @@ class Fields(BaseServer):
             prompt = self.ok(self.server.post("/apply-template", body))["prompt"]
             order = [int(i) for i in re.findall(r"result (\d+)\.", prompt)]
             self.assertEqual(order, sorted(range(n), reverse=backwards))
+
+
+class Recommended(unittest.TestCase):
+    """general.sampling.* of the model's file"""
+
+    def test_what_the_file_recommends_is_the_default(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as model:
+            model.write(with_sampling(temp=0.0, top_k=7, min_p=0.25, penalty_repeat=1.5, penalty_last_n=8))
+            model.flush()
+            server = Server("--ctx", 512, "--min-p", 0.5, model=model.name)
+            try:
+                params = server.get("/props").json["default_generation_settings"]["params"]
+                self.assertEqual({k: params[k] for k in ("temperature", "top_k", "min_p", "repeat_penalty")},
+                                 {"temperature": 0, "top_k": 7, "min_p": 0.5, "repeat_penalty": 1.5})
+                said = {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 40}
+                given = {**said, "temperature": 0, "repeat_penalty": 1.5, "repeat_last_n": 8}
+                other = {**given, "repeat_last_n": 64}
+                text = [server.post("/v1/completions", body).json["choices"][0]["text"]
+                        for body in (said, given, other)]
+                self.assertEqual(text[0], text[1])
+                self.assertNotEqual(text[0], text[2])
+            finally:
+                self.assertEqual(server.stop()[0], 0)
 
 
 if __name__ == "__main__":

@@ -98,14 +98,19 @@ def split(file):
 
 def head_with(file, template):
     """Everything before the tensors' data, with this template; the file then stands at that data."""
+    return head_of(file, {KEY: struct.pack("<IQ", STRING, len(template)) + template})
+
+
+def head_of(file, changed):
+    """The same with other values for these keys: {key: type and value as in the file}."""
     n_tensor, entries, tensors, alignment = split(file)
     # An entry is a length, the key, a type and the value, here a number.
     number = next((int.from_bytes(e[12 + len(k):], "little") for k, e in entries if k == b"split.no"), 0)
     if number != 0:
-        raise ValueError(f"this is shard {number + 1} of a model; its template is in the first one, expected that")
+        raise ValueError(f"this is shard {number + 1} of a model; its metadata is in the first one, expected that")
     data = -(-file.tell() // alignment) * alignment
-    entry = struct.pack("<Q", len(KEY)) + KEY + struct.pack("<IQ", STRING, len(template)) + template
-    entries = [e for k, e in entries if k != KEY] + [entry]
+    entries = [e for k, e in entries if k not in changed]
+    entries += [struct.pack("<Q", len(key)) + key + value for key, value in changed.items()]
     head = MAGIC + struct.pack("<IQQ", 3, n_tensor, len(entries)) + b"".join(entries) + tensors
     file.seek(data)
     return head + b"\0" * (-len(head) % alignment)

@@ -104,8 +104,8 @@ void add_render(CLI::App& app, Chosen& chosen) {
     add_model(*command, o->place);
     command
         ->add_option("--messages", o->messages,
-                     "JSON file with {\"messages\": [...], \"tools\": [...], and the template's own switches}; - is "
-                     "standard input")
+                     "JSON file with {\"messages\": [...], \"tools\": [...], \"enable_thinking\": true, "
+                     "\"chat_template_kwargs\": {other variables of the template}}; - is standard input")
         ->required();
     command->add_option("--template", o->jinja,
                         "A Jinja template file instead of the model's own; then no model is needed");

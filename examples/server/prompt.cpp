@@ -21,11 +21,16 @@ void complete_defaults(const std::vector<auspex::FileValue>& metadata, Defaults*
         if (v.key == "general.sampling.top_k" && value >= 0 && value < 1e6f) card.top_k = static_cast<int>(value);
         if (v.key == "general.sampling.top_p" && value > 0 && value <= 1) card.top_p = value;
         if (v.key == "general.sampling.min_p" && value >= 0 && value <= 1) card.min_p = value;
+        if (v.key == "general.sampling.penalty_repeat" && value >= 1e-3f && value <= 100) card.repeat_penalty = value;
+        if (v.key == "general.sampling.penalty_last_n" && value >= 0 && value <= 4096)
+            card.penalty_window = static_cast<uint32_t>(value);
     }
     if (!to->has_temperature) to->sampling.temperature = card.temperature;
     if (!to->has_top_k) to->sampling.top_k = card.top_k;
     if (!to->has_top_p) to->sampling.top_p = card.top_p;
     if (!to->has_min_p) to->sampling.min_p = card.min_p;
+    to->sampling.repeat_penalty = card.repeat_penalty;
+    to->sampling.penalty_window = card.penalty_window;
 }
 
 namespace {
