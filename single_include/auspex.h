@@ -440,7 +440,7 @@ typedef struct auspex_stats {
 
 AUSPEX_C_API auspex_code auspex_session_options_init(auspex_session_options* options, uint32_t struct_size);
 AUSPEX_C_API auspex_code auspex_sampling_init(auspex_sampling* sampling, uint32_t struct_size);
-/* Opens a session and takes all the memory it will ever need. */
+/* Opens a session and takes its memory. What comes later is small and bounded; docs/MEMORY.md names it. */
 AUSPEX_C_API auspex_code auspex_session_create(const auspex_model* model, const auspex_session_options* options,
                                                auspex_session** session, auspex_error* error);
 /* Not while a call on it runs. */

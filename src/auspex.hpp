@@ -335,7 +335,7 @@ struct LoadOptions {
     bool copy_file = false;
     /// A file with the model's MTP blocks ("mtp-*.gguf"; of a split one the first shard), for models whose own file has
     /// none or to replace them. Or its bytes, which must outlive the Model. Embedding and head are the model's, unless
-    /// this file has a smaller head: drafts then use that.
+    /// this file has a smaller head: drafts then use that. Not read if `mtp` is false.
     std::string mtp_file;
     Span<const std::byte> mtp_bytes;
     /// On a GPU: this many layers, counted from the first, keep their experts in the system's memory, where the GPU
@@ -712,8 +712,8 @@ class AUSPEX_API Grammar {
     static Result<Grammar> from_gbnf(std::string_view text);
     /// The texts that match a regular expression (ECMA-262) as a whole.
     ///
-    /// errors    bad_argument: a mistake; unsupported: look-around, back references, word boundaries, flags. The text
-    ///           names the byte. out_of_memory.
+    /// errors    bad_argument: a mistake; unsupported: look-around, back references, word boundaries, flags, properties
+    ///           other than L, N, M, P and S. The text names the byte. out_of_memory.
     static Result<Grammar> from_regex(std::string_view pattern);
     /// The JSON texts that are valid against a JSON Schema (draft 4 to 2020-12). `format` is checked for date, time,
     /// date-time, duration, email, hostname, ipv4, ipv6, uuid and uri; other formats are ignored. Patterns match
@@ -878,8 +878,9 @@ struct DraftOptions {
     /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or at least the
     /// size of the vocabulary: the model's own head. Takes memory for a copy of these rows.
     uint32_t n_vocab = 0;
-    std::vector<Token> vocab;  ///< the ids of that head (control ids are added); empty: the n_vocab lowest
-    /// Instead, at each sync(), the n_vocab ids that this session's texts used most; `vocab` must be empty.
+    std::vector<Token> vocab;  ///< if not empty, the ids of such a head (control ids are added), whatever n_vocab is
+    /// At each sync(), the n_vocab ids that this session's texts used most instead of the lowest; with n_vocab 0 an
+    /// eighth of the vocabulary, within 1024..32768. `vocab` must be empty.
     bool vocab_by_use = false;
 };
 
@@ -1222,9 +1223,9 @@ class AUSPEX_API Session {
     /// returns   rows reused: those copied from a device that still answers to one of the same name and kind. Rows
     ///           computed: after a loss every row, because keys and values were on the lost device; checkpoints in host
     ///           memory stay valid. Between kinds of devices every row, and only checkpoints of marks are made again.
-    /// errors    bad_argument: an empty Model, or other weights or hyperparameters. unsupported: an option that the
-    ///           device does not support. out_of_memory, device_lost (the new device), cancelled. The session is as
-    ///           before, and may be moved again.
+    /// errors    bad_argument: an empty Model, or other weights, MTP blocks or hyperparameters. unsupported: an option
+    ///           that the device does not support. out_of_memory, device_lost (the new device), cancelled. The session
+    ///           is as before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);
 

@@ -128,7 +128,7 @@ std::string plan_text(const auspex::MemoryPlan& plan) {
     };
     line(plan.weight_bytes, "weights, taken when the model is loaded");
     line(plan.session_bytes, plan.checkpoint_bytes == 0
-                                 ? "session, taken when it is created; nothing after that"
+                                 ? "session, taken when it is created; nothing for prompts after that"
                                  : "session, taken when it is created; later only the tokens of earlier prompts");
     line(plan.total_bytes, "in all");
     if (plan.pinned_bytes != 0) line(plan.pinned_bytes, "of it in the host's memory, beside the limit");
