@@ -36,6 +36,12 @@ class ControlCharacters(BaseCli):
                 self.assertIn(word, r.stdout)
         self.assertEqual(json.loads(r.stdout)["tensors"][0]["name"], "tensor" + ESCAPE)  # JSON keeps the name itself
 
+    def test_generated_text_as_json(self):
+        for command, said in (["run", "-p", "x"], b""), (["chat", "--no-think"], b"x\n"):
+            r = auspex(*command, "--json", "--regex", "\x7f\u009b", "--device", "cpu", stdin=said)
+            self.assert_quoted(r.stdout)
+            self.assertEqual(json.loads(r.stdout)["text"], "\x7f\u009b")
+
     def test_a_name_on_the_command_line(self):
         r = auspex("inspect", "nowhere" + ESCAPE)
         self.assertEqual(r.returncode, 2)
@@ -158,6 +164,24 @@ class Arguments(BaseCli):
                            (["inspect", "--plan", "--ctx", 3000000000], "--ctx 3000000000: expected 1 .. 16777216"),
                            (["logits", "--ids", 1, "--mtp", 1, "--out", "x", "--mtp-out", "x"], "both name 'x'")):
             self.refused(2, "bad_argument", words, run=run)
+
+    def test_inspect_refuses_an_option_that_nobody_reads(self):
+        cpu, nowhere = ["--device", "cpu"], "/no/such.gguf"
+        file, session = "expected --plan, --device with a GPU", "expected --plan or --device with a file and a GPU"
+        for arguments, option, reader in ((["--devices", nowhere], "--model", file),
+                                          ([*cpu, nowhere], "--model", file),
+                                          ([*cpu, DEMO], "--model", file),
+                                          ([*cpu, "--mtp-file", DEMO], "--mtp-file", file),
+                                          ([*cpu, "--ctx", 99999999999], "--ctx", session),
+                                          ([*cpu, "--draft-window", -5], "--draft-window", session),
+                                          ([*cpu, "--memory-limit", "1G"], "--memory-limit", session),
+                                          ([*cpu, "--no-mtp"], "--no-mtp", session),
+                                          (["--devices", "--threads", 2], "--threads", "expected --plan or --device"),
+                                          (["--plan", "--tensors"], "--tensors", "expected neither --plan"),
+                                          ([*cpu, "--tensors"], "--tensors", "expected neither --plan"),
+                                          (["--devices", "--tensors"], "--tensors", "expected neither --plan")):
+            self.refused(2, "bad_argument", f"{option} has no meaning here, {reader}", run=["inspect", *arguments])
+        self.done("inspect", "--device", "cpu", "--threads", 1, "--cpu-path", "reference")
 
     def test_standard_output_is_no_file(self):
         for options in (["logits", "--ids", "1,2", "--out"], ["logits", "--ids", "1,2", "--mtp", 1, "--mtp-out"],

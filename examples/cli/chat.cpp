@@ -345,7 +345,7 @@ class Chat {
         if (o_.place.verbose)
             std::fprintf(stderr, "\n[%zu rows computed, %zu reused: %s]", made.synced.rows_computed,
                          made.synced.rows_reused, made.synced.text.c_str());
-        s = print(o_.json ? json_line(made, ids.size()) : "\n");
+        s = print(o_.json ? answer_line(made, ids.size()) : "\n");
         if (!s.ok()) return s;
         warn_of_template(made.synced, n_shown, n_before);
         n_shown_ = ids.size();
@@ -367,14 +367,14 @@ class Chat {
         return {};
     }
 
-    static std::string json_line(const Generated& made, size_t n_prompt) {
+    static std::string answer_line(const Generated& made, size_t n_prompt) {
         nlohmann::ordered_json line;
         line["text"] = made.text;
         line["prompt_tokens"] = n_prompt;
         line["tokens"] = made.ids.size();
         line["stop_reason"] = made.stop_reason;
         line["sync"] = sync_json(made.synced);
-        return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        return json_line(line) + "\n";
     }
 
     /// Says once that the template changes what it showed before, although the user changed nothing: rows of the last

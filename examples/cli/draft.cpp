@@ -191,9 +191,19 @@ void CostCache::save(const auspex::Session& session) const {
 
 // --------------------------------------------------------------------------------- statistics
 
+static const char* source_name(Draft source) {
+    switch (source) {
+        case Draft::off: return "off";
+        case Draft::mtp: return "mtp";
+        case Draft::lookup: return "lookup";
+        case Draft::mtp_lookup: return "mtp+lookup";
+        case Draft::best: break;
+    }
+    return "best";
+}
+
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Session& session) {
-    const char* names[] = {"off", "mtp", "lookup", "mtp+lookup"};
-    nlohmann::ordered_json report = {{"source", names[static_cast<int>(options.source)]}};
+    nlohmann::ordered_json report = {{"source", source_name(options.source)}};
     const auspex::Stats stats = session.stats();
     const auspex::DraftReport d = session.draft_report();
     if (options.depth < 0)

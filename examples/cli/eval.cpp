@@ -307,7 +307,7 @@ class Eval {
             row["recall"] = s.recall;
             j["windows"].push_back(row);
         }
-        return j.dump() + "\n";
+        return json_line(j) + "\n";
     }
 
     Status plot() const {

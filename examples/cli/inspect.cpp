@@ -19,13 +19,39 @@ using nlohmann::ordered_json;
 
 struct InspectOptions {
     PlaceOptions place;
-    CLI::Option* device_given = nullptr;
+    const CLI::App* command = nullptr;
     bool json = false, tensors = false, plan = false, devices = false;
     WindowFlags window;
     DraftFlags draft;
     std::optional<int64_t> ctx;
     bool no_mtp = false;
 };
+
+/// What is shown; steps: a device and what a file's model dispatches on it, a GPU.
+enum Mode : unsigned { kFile = 1, kPlan = 2, kDevice = 4, kSteps = 8, kDevices = 16 };
+
+/// Names an option that was given and that this mode does not read.
+Status check_read(const InspectOptions& o, Mode mode) {
+    static const struct {
+        unsigned modes;
+        const char* expected;
+        std::vector<const char*> options;
+    } kReadBy[] = {
+        {kFile, "neither --plan nor --device nor --devices", {"--tensors"}},
+        {kFile | kPlan | kSteps, "--plan, --device with a GPU, or neither", {"--model", "--mtp-file"}},
+        {kPlan | kDevice | kSteps, "--plan or --device beside it", {"--threads", "--cpu-path"}},
+        {kPlan | kSteps,
+         "--plan or --device with a file and a GPU beside it",
+         {"--window", "--kv-budget", "--kv-type", "--ubatch", "--exact-prompts", "--draft", "--draft-vocab",
+          "--draft-window", "--ctx", "--memory-limit", "--no-mtp"}},
+    };
+    for (const auto& read : kReadBy)
+        for (const char* option : read.options)
+            if ((read.modes & mode) == 0 && o.command->count(option) > 0)
+                return Status(Code::bad_argument,
+                              std::string(option) + " has no meaning here, expected " + read.expected);
+    return {};
+}
 
 ordered_json element(const std::string& type, const std::string& text) {
     if (type == "string") return text;
@@ -60,8 +86,6 @@ std::map<std::string, Share> by_type(const FileInfo& file) {
     }
     return types;
 }
-
-std::string dump(const ordered_json& j) { return j.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 std::vector<std::string> lines(const std::string& text) {
     std::vector<std::string> out;
@@ -122,7 +146,7 @@ std::string as_text(const std::string& path, const FileInfo& file, bool all_tens
     out += "\n\nmetadata\n";
     constexpr size_t kWidth = 160;  // a chat template would fill pages; --json has it whole
     for (const auspex::FileValue& m : file.metadata) {
-        std::string v = printable(dump(value(m)));
+        std::string v = printable(json_line(value(m)));
         if (v.size() > kWidth) {
             size_t cut = kWidth;
             while (cut > 0 && (static_cast<unsigned char>(v[cut]) & 0xC0) == 0x80) --cut;
@@ -141,8 +165,8 @@ std::string as_text(const std::string& path, const FileInfo& file, bool all_tens
     if (all_tensors) {
         out += "\ntensors\n";
         for (const auspex::FileTensor& t : file.tensors)
-            out += "  " + printable(t.name) + "  " + t.type + " " + dump(t.shape) + "  " + std::to_string(t.bytes) +
-                   " bytes\n";
+            out += "  " + printable(t.name) + "  " + t.type + " " + json_line(t.shape) + "  " +
+                   std::to_string(t.bytes) + " bytes\n";
     }
     if (!file.plan_status.ok()) return out;
     const auspex::ModelInfo& m = file.model;
@@ -151,20 +175,6 @@ std::string as_text(const std::string& path, const FileInfo& file, bool all_tens
            std::to_string(m.n_context) + "\n" + printable(file.trunk, true);
     for (size_t i = 0; i < file.mtp.size(); ++i)
         out += "\nmtp block " + std::to_string(i) + "\n" + printable(file.mtp[i], true);
-    return out;
-}
-
-/// JSON escapes the controls below U+0020 by itself; a terminal obeys a few more.
-std::string json_line(const ordered_json& j) {
-    std::string out;
-    for (const char c : dump(j) + "\n") out += c == '\x7f' ? std::string("\\u007f") : std::string(1, c);
-    for (size_t i = 0; i + 1 < out.size(); ++i) {
-        const unsigned char a = static_cast<unsigned char>(out[i]), b = static_cast<unsigned char>(out[i + 1]);
-        if (a != 0xC2 || b >= 0xA0) continue;
-        char escape[8];
-        std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(b));
-        out.replace(i, 2, escape);
-    }
     return out;
 }
 
@@ -180,7 +190,8 @@ Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, 
 /// --plan: every byte, from the header alone.
 Status show_plan(const InspectOptions& o) {
     std::string path;
-    Status s = find_model(o.place.model).get(path);
+    Status s = check_read(o, kPlan);
+    if (s.ok()) s = find_model(o.place.model).get(path);
     auspex::LoadOptions load;
     load.mtp = !o.no_mtp;
     load.mtp_file = o.place.mtp_file;
@@ -226,8 +237,9 @@ Status show_device(const InspectOptions& o) {
     auspex::Device device;
     Status s = open_device(o.place).get(device);
     const bool counted = s.ok() && !o.place.model.empty() && device.kind() == auspex::Kind::vulkan;
+    if (s.ok()) s = check_read(o, counted ? kSteps : kDevice);
     std::vector<auspex::StepCounts> steps;
-    if (counted) s = count_steps(o, device, &steps);
+    if (s.ok() && counted) s = count_steps(o, device, &steps);
     if (!s.ok()) return s;
     const std::string report = device.report();
     if (o.json) {
@@ -237,7 +249,7 @@ Status show_device(const InspectOptions& o) {
                                   {"dispatches", c.n_dispatch},
                                   {"barriers", c.n_barrier},
                                   {"pipelines", c.n_pipeline}});
-        return print(json_line(j));
+        return print(json_line(j) + "\n");
     }
     std::string out = printable(device.name() + "\n" + report, true);
     if (out.back() != '\n') out += "\n";
@@ -254,7 +266,8 @@ Status show_device(const InspectOptions& o) {
 /// --devices: every device, and why one cannot be used.
 Status show_devices(const InspectOptions& o) {
     std::vector<auspex::DeviceEntry> all;
-    const Status s = auspex::Device::list().get(all);
+    Status s = check_read(o, kDevices);
+    if (s.ok()) s = auspex::Device::list().get(all);
     if (!s.ok()) return s;
     ordered_json list = ordered_json::array();
     std::string out;
@@ -266,33 +279,22 @@ Status show_devices(const InspectOptions& o) {
                (d.status.ok() ? "ok" : printable(d.status.message())) + "\n";
         list.push_back({{"device", which}, {"name", d.name}, {"status", d.status.message()}});
     }
-    return print(o.json ? json_line({{"devices", list}}) : out);
+    return print(o.json ? json_line({{"devices", list}}) + "\n" : out);
 }
 
 Status inspect(const InspectOptions& o) {
     if (o.plan) return show_plan(o);
     if (o.devices) return show_devices(o);
-    if (o.device_given->count() > 0) return show_device(o);
+    if (o.command->count("--device") > 0) return show_device(o);
     std::string path;
-    Status s = find_model(o.place.model).get(path);
+    Status s = check_read(o, kFile);
+    if (s.ok()) s = find_model(o.place.model).get(path);
     auspex::LoadOptions load;
     load.mtp_file = o.place.mtp_file;
     FileInfo file;
     if (s.ok()) s = auspex::read_file_info(path.c_str(), load).get(file);
-    if (s.ok()) s = print(o.json ? json_line(as_json(path, file)) : as_text(path, file, o.tensors));
+    if (s.ok()) s = print(o.json ? json_line(as_json(path, file)) + "\n" : as_text(path, file, o.tensors));
     return s.ok() ? file.plan_status : s;  // what could be read was shown; that it cannot run is still an error
-}
-
-/// Names an option that only a plan or a device reads, where neither is asked for.
-Status check_read(const CLI::App& command, const InspectOptions& o) {
-    if (o.plan || o.device_given->count() > 0) return {};
-    for (const char* option :
-         {"--threads", "--cpu-path", "--window", "--kv-budget", "--kv-type", "--ubatch", "--exact-prompts", "--draft",
-          "--draft-vocab", "--draft-window", "--ctx", "--memory-limit", "--no-mtp"})
-        if (command.get_option(option)->count() > 0)
-            return Status(Code::bad_argument,
-                          std::string(option) + " has no meaning here, expected --plan or --device beside it");
-    return {};
 }
 
 }  // namespace
@@ -303,18 +305,20 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
     add_mtp_file(*command, o->place);
-    o->device_given = command
-                          ->add_option("--device", o->place.device,
-                                       "Instead: what was found on a device and chosen for it; with a file, on a GPU, "
-                                       "also what its steps dispatch")
-                          ->expected(0, 1)
-                          ->default_str("auto");
-    command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used")
-        ->excludes(o->device_given);
+    o->command = command;
+    CLI::Option* const device =
+        command
+            ->add_option("--device", o->place.device,
+                         "Instead: what was found on a device and chosen for it; with a file, on a GPU, "
+                         "also what its steps dispatch")
+            ->expected(0, 1)
+            ->default_str("auto");
+    command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used")->excludes(device);
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
-        "With --device: CPU threads");
-    command->add_option("--cpu-path", o->place.cpu_path, "With --device: best, reference, avx2, avx512 or neon");
+        "With --plan or --device: CPU threads");
+    command->add_option("--cpu-path", o->place.cpu_path,
+                        "With --plan or --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");
     command
         ->add_flag("--plan", o->plan,
@@ -324,16 +328,12 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx,
                         "With --plan or --device: rows of history (default: the smaller of 4096 and the model's)");
-    command->add_option("--memory-limit", o->place.memory_limit,
-                        "With --plan: available memory, as in 8G; lists what would fit");
+    command->add_option(
+        "--memory-limit", o->place.memory_limit,
+        "With --plan: available memory, as in 8G; lists what would fit. With --device and a file: its limit");
     command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block")->excludes("--mtp-file");
     command->add_flag("--json", o->json, "Print one JSON object, with every tensor");
-    command->callback([o, command, &chosen] {
-        chosen = [o, command] {
-            const Status s = check_read(*command, *o);
-            return report(s.ok() ? inspect(*o) : s);
-        };
-    });
+    command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });
 }
 
 }  // namespace cli

@@ -49,6 +49,23 @@ std::string printable(std::string_view text, bool lines) {
     return out;
 }
 
+std::string json_line(const nlohmann::ordered_json& json) {
+    const std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const bool c1 = text[i] == '\xC2' && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+        if (!c1 && text[i] != '\x7F') {
+            out += text[i];
+            continue;
+        }
+        if (c1) ++i;
+        char escape[8];
+        std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(text[i])));
+        out += escape;
+    }
+    return out;
+}
+
 size_t find_bad_utf8(std::string_view text) {
     for (size_t i = 0, n; i < text.size(); i += n)
         if ((n = character_size(text, i)) == 0) return i;

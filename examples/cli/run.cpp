@@ -161,7 +161,7 @@ Status run(const RunOptions& o, int* exit_code) {
                            {"written_bytes", saved.written_bytes},
                            {"file_bytes", saved.file_bytes},
                            {"appended", saved.appended}};
-    s = print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    s = print(json_line(line) + "\n");
     return s.ok() ? done : s;
 }
 

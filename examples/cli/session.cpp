@@ -124,7 +124,7 @@ std::string chat_note(const auspex::ChatRequest& request, const Branches& branch
     if (n_retry != 0) all["retries"] = n_retry;
     all["messages"] = messages_json(request.messages);
     for (const Messages& other : branches.others()) all["branches"].push_back({{"messages", messages_json(other)}});
-    return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return json_line(all);
 }
 
 Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches, uint64_t* n_retry) {
