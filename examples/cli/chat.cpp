@@ -29,8 +29,7 @@ struct ChatOptions {
     GenerateOptions generate;
     SessionFlag session;
     std::string system;
-    int64_t ctx = 4096;
-    bool ctx_given = false;
+    std::optional<int64_t> ctx;
     std::optional<bool> think, preserve_thinking;  ///< where not given, what the template does by itself
     bool json = false;
 };
@@ -67,17 +66,18 @@ class Chat {
         options.progress = progress_line();
         s = read_session(&kept_);
         if (!s.ok()) return s;
-        int64_t ctx = o_.ctx, n_min = 0;
+        std::optional<int64_t> ctx = o_.ctx;
+        int64_t n_min = 0;
         s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
         if (s.ok()) s = choose_window(o_.window, &options);
-        if (s.ok() && !kept_.path.empty() && !o_.ctx_given) s = min_context(on_.model, options).get(n_min);
+        if (s.ok() && !kept_.path.empty() && !ctx) s = min_context(on_.model, options).get(n_min);
         if (!s.ok()) return s;
-        if (!o_.ctx_given) {
-            const int64_t trained = on_.model.info().n_context;
+        if (!ctx) {
+            const int64_t trained = on_.model.info().n_context, usual = 4096;
             const int64_t answer = std::clamp<int64_t>(o_.generate.n, 128, INT32_MAX);
-            ctx = std::min(trained, std::max({ctx, n_min, static_cast<int64_t>(kept_.file.n_token) + 4 * answer}));
+            ctx = std::min(trained, std::max({usual, n_min, static_cast<int64_t>(kept_.file.n_token) + 4 * answer}));
         }
-        s = choose_context(on_.model, kept_.file.n_token, 0, o_.generate.n, &ctx, 0, &options.n_context);
+        s = choose_context(on_.model, kept_.file.n_token, 0, o_.generate.n, ctx, 0, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
         s = trace_.open(o_.draft, &options);
@@ -427,8 +427,8 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     add_generate(*command, o->generate);
     command->add_option("--system", o->system, "System message");
     add_session(*command, o->session);
-    command->add_option_function<int64_t>(
-        "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
+    command->add_option(
+        "--ctx", o->ctx,
         "Rows of context (default: 4096, or what a longer -n or --session needs, at most what the model was trained "
         "for)");
     CLI::Option* const think =

@@ -15,33 +15,34 @@
 namespace cli {
 namespace {
 
-/// Names an option that was given an empty value, which the commands would take for one that was not given. For some an
-/// empty value has a meaning: no text, a pattern that matches only that, no ids.
-Status check_not_empty(const CLI::App& app) {
-    constexpr const char* kMayBeEmpty[] = {"--prompt", "--system", "--regex", "--decode"};
-    for (const CLI::Option* option : app.get_options()) {
-        const std::vector<std::string>& given = option->results();
-        const auto is_named = [&](const char* name) { return option->check_name(name); };
-        if (option->get_expected_min() == 0 || std::find(given.begin(), given.end(), "") == given.end()) continue;
-        if (std::none_of(std::begin(kMayBeEmpty), std::end(kMayBeEmpty), is_named))
-            return Status(Code::bad_argument,
-                          option->get_name() + " is empty, expected a value; leave the option out if none is meant");
-    }
+/// The first error of `check` among the options of the application and of the command that was given.
+template <class Check>
+Status each_option(const CLI::App& app, const Check& check) {
+    for (const CLI::Option* option : app.get_options())
+        if (const Status s = check(*option); !s.ok()) return s;
     for (const CLI::App* command : app.get_subcommands())
-        if (const Status s = check_not_empty(*command); !s.ok()) return s;
+        if (const Status s = each_option(*command, check); !s.ok()) return s;
     return {};
 }
 
+/// Names an option that was given an empty value, which the commands would take for one that was not given. For some an
+/// empty value has a meaning: no text, a pattern that matches only that, no ids.
+Status check_not_empty(const CLI::Option& option) {
+    constexpr const char* kMayBeEmpty[] = {"--prompt", "--system", "--regex", "--decode"};
+    const std::vector<std::string>& given = option.results();
+    const auto is_named = [&](const char* name) { return option.check_name(name); };
+    if (option.get_expected_min() == 0 || std::find(given.begin(), given.end(), "") == given.end() ||
+        std::any_of(std::begin(kMayBeEmpty), std::end(kMayBeEmpty), is_named))
+        return {};
+    return Status(Code::bad_argument,
+                  option.get_name() + " is empty, expected a value; leave the option out if none is meant");
+}
+
 /// Names an option that was given more often than it may be.
-Status check_once(const CLI::App& app) {
-    for (const CLI::Option* option : app.get_options())
-        if (option->get_expected_max() > 0 &&
-            option->results().size() > static_cast<size_t>(option->get_items_expected_max()))
-            return Status(Code::bad_argument, option->get_name() + " is given " +
-                                                  std::to_string(option->results().size()) + " times, expected once");
-    for (const CLI::App* command : app.get_subcommands())
-        if (const Status s = check_once(*command); !s.ok()) return s;
-    return {};
+Status check_once(const CLI::Option& option) {
+    const size_t n = option.results().size();
+    if (option.get_expected_max() <= 0 || n <= static_cast<size_t>(option.get_items_expected_max())) return {};
+    return Status(Code::bad_argument, option.get_name() + " is given " + std::to_string(n) + " times, expected once");
 }
 
 /// What is wrong with the arguments where CLI11's own text says it best, and where help is.
@@ -91,30 +92,31 @@ void make_decimal(CLI::App& app) {
 
 /// Names an option whose text is no number of its type, which CLI11 does not, or, among those that CLI11 has converted,
 /// one out of range: it takes the nearest number of 64 bits.
-Status check_numbers(const CLI::App& app, bool converted) {
-    for (const CLI::Option* option : app.get_options()) {
-        const std::string type = option->get_type_name();
-        const bool real = type == "FLOAT";
-        if (type != "INT" && type != "UINT" && !real) continue;
-        for (const std::string& text : option->results()) {
-            char* end = nullptr;
-            errno = 0;
-            if (real)
-                (void)std::strtod(text.c_str(), &end);
-            else if (type == "INT")
-                (void)std::strtoll(text.c_str(), &end, 0);
-            else
-                (void)std::strtoull(text.c_str(), &end, 0);
-            const std::string said = option->get_name() + " " + text + ": expected a ";
-            if (!converted && (end == text.c_str() || *end != '\0'))
-                return Status(Code::bad_argument, said + (real ? "number" : "whole number"));
-            if (type == "UINT" && text[0] == '-') return Status(Code::bad_argument, said + "whole number of 0 or more");
-            if (!real && errno == ERANGE) return Status(Code::bad_argument, said + "whole number of at most 64 bits");
-        }
+Status check_numbers(const CLI::Option& option, bool converted) {
+    const std::string type = option.get_type_name();
+    const bool real = type == "FLOAT";
+    if (type != "INT" && type != "UINT" && !real) return {};
+    for (const std::string& text : option.results()) {
+        char* end = nullptr;
+        errno = 0;
+        if (real)
+            (void)std::strtod(text.c_str(), &end);
+        else if (type == "INT")
+            (void)std::strtoll(text.c_str(), &end, 0);
+        else
+            (void)std::strtoull(text.c_str(), &end, 0);
+        const std::string said = option.get_name() + " " + text + ": expected a ";
+        if (!converted && (end == text.c_str() || *end != '\0'))
+            return Status(Code::bad_argument, said + (real ? "number" : "whole number"));
+        if (type == "UINT" && text[0] == '-') return Status(Code::bad_argument, said + "whole number of 0 or more");
+        if (!real && errno == ERANGE) return Status(Code::bad_argument, said + "whole number of at most 64 bits");
     }
-    for (const CLI::App* command : app.get_subcommands())
-        if (const Status s = check_numbers(*command, converted); !s.ok()) return s;
     return {};
+}
+
+Status check_values(const CLI::App& app, bool converted) {
+    const Status s = each_option(app, check_not_empty);
+    return s.ok() ? each_option(app, [&](const CLI::Option& o) { return check_numbers(o, converted); }) : s;
 }
 
 /// Output that a full disk or a closed stream did not take is a failure even if nothing else went wrong.
@@ -133,17 +135,15 @@ int run_command(CLI::App& app, const std::vector<std::string>& arguments, const 
     try {
         make_decimal(app);
         app.parse(for_parser(arguments));
-        Status s = check_not_empty(app);
-        if (s.ok()) s = check_numbers(app, true);
+        Status s = check_values(app, true);
         if (s.ok()) s = check_files(app.get_subcommands().empty() ? app : *app.get_subcommands()[0]);
         if (!s.ok()) return report(s);
         catch_interrupts();
         return finish(chosen());
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
-        Status s = check_not_empty(app);
-        if (s.ok()) s = check_numbers(app, false);
-        if (s.ok()) s = check_once(app);
+        Status s = check_values(app, false);
+        if (s.ok()) s = each_option(app, check_once);
         return report(s.ok() ? explain(app, arguments, e) : s);
     } catch (const std::bad_alloc&) {
         return report(Status(Code::out_of_memory, "the system has no more memory for this process"));

@@ -88,9 +88,7 @@ void add_place(CLI::App& command, PlaceOptions& o) {
     command.add_flag("--barriers-only", o.barriers_only,
                      "Synchronise GPU kernels with barriers only, if a driver hangs; slower, the text stays the same");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
-    command.add_option_function<int>(
-        "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },
-        "CPU threads (default: one per physical core)");
+    command.add_option("--threads", o.threads, "CPU threads (default: one per physical core)");
     command.add_option(
         "--packed-file", o.packed_file,
         "CPU: keep the weights as the processor reads them in FILE, or with auto in the cache folder, so "
@@ -179,6 +177,13 @@ Result<std::string> find_model(const std::string& named) {
                   "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
 }
 
+Status check_ctx(int64_t ctx, const auspex::ModelInfo& model) {
+    if (ctx >= 1 && ctx <= kMaxContext) return {};
+    return Status(Code::bad_argument, "--ctx " + std::to_string(ctx) + ": expected 1 .. " +
+                                          std::to_string(kMaxContext) + "; the model was trained for " +
+                                          std::to_string(model.n_context) + " rows");
+}
+
 /// Compiled pipelines of the device used last. The library rejects those of another device and compiles its own.
 constexpr const char* kPipelines = "pipelines.bin";
 
@@ -225,10 +230,10 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         return Status(Code::bad_argument,
                       "--cpu-path " + o.cpu_path + ": expected best, reference, avx2, avx512 or neon");
 
-    if (o.threads_given && (o.threads < 1 || o.threads > kMaxThreads))
-        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) + ": expected 1 .. " +
+    if (o.threads && (*o.threads < 1 || *o.threads > kMaxThreads))
+        return Status(Code::bad_argument, "--threads " + std::to_string(*o.threads) + ": expected 1 .. " +
                                               std::to_string(kMaxThreads) + "; leave it out for one per physical core");
-    d.n_thread = o.threads;
+    d.n_thread = o.threads.value_or(0);
     const std::string pipelines = d.kind == auspex::Kind::cpu ? std::string() : read_cache(kPipelines);
     d.pipeline_cache = Span<const std::byte>(reinterpret_cast<const std::byte*>(pipelines.data()), pipelines.size());
     const bool verbose = o.verbose;

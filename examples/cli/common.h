@@ -34,8 +34,7 @@ struct PlaceOptions {
     std::string packed_file;  ///< a path, auto, or empty: none
     std::string device = "auto";
     std::string cpu_path = "best";
-    int threads = 0;
-    bool threads_given = false;
+    std::optional<int> threads;
     bool verbose = false;
     bool barriers_only = false;
     std::string memory_limit;  ///< "12G"; empty: none
@@ -44,9 +43,9 @@ void add_place(CLI::App& command, PlaceOptions& o);
 void add_model(CLI::App& command, PlaceOptions& o);
 void add_mtp_file(CLI::App& command, PlaceOptions& o);
 
-/// --temp, --top-k, --top-p, --min-p, penalties, --seed
 /// A flag that sets `to` to `means`, and with =false to the opposite.
 CLI::Option* add_switch(CLI::App& command, const char* name, bool means, std::optional<bool>& to, const char* help);
+/// --temp, --top-k, --top-p, --min-p, penalties, --seed
 void add_sampling(CLI::App& command, auspex::Sampling& o);
 
 /// -p TEXT, -f FILE, or standard input
@@ -62,6 +61,8 @@ void add_text(CLI::App& command, TextOptions& o, const char* what);
 /// The file named by -m, else the demo model: beside this program, installed, or in the repository.
 /// errors    bad_argument: a directory, a pipe or a device; not_found: no demo model.
 Result<std::string> find_model(const std::string& named);
+/// errors    bad_argument: --ctx is out of range.
+Status check_ctx(int64_t ctx, const auspex::ModelInfo& model);
 Result<auspex::Device> open_device(const PlaceOptions& o);
 
 struct Loaded {

@@ -24,9 +24,8 @@ void add_constraint(CLI::App& command, ConstraintFlags& o) {
         command.add_option("--json-schema", o.schema, "Write JSON that is valid against the JSON Schema in this file");
     CLI::Option* grammar =
         command.add_option("--grammar", o.grammar, "Write what the GBNF grammar in this file allows");
-    CLI::Option* regex = command.add_option_function<std::string>(
-        "--regex", [&o](const std::string& text) { o.regex = text, o.regex_given = true; },
-        "Write what this regular expression matches as a whole");
+    CLI::Option* regex =
+        command.add_option("--regex", o.regex, "Write what this regular expression matches as a whole");
     CLI::Option* tools = command.add_option(
         "--tools", o.tools, "Offer the tools in this file, a JSON array, and write only calls that fit their schemas");
     command.add_option("--tool-choice", o.tool_choice, "With --tools: auto, required, or the name of a tool to call");
@@ -64,8 +63,8 @@ Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& to
     if (!o.schema.empty())
         return from_file(
             o.schema, [](std::string_view text) { return auspex::Grammar::from_json_schema(text); }, to);
-    if (o.regex_given) {
-        const Status s = auspex::Grammar::from_regex(o.regex).get(*to);
+    if (o.regex) {
+        const Status s = auspex::Grammar::from_regex(*o.regex).get(*to);
         return s.ok() ? s : Status(s.code, "--regex: " + s.text);
     }
     if (tools.empty()) return {};

@@ -7,11 +7,10 @@ namespace cli {
 /// At most one of the first four is given.
 struct ConstraintFlags {
     std::string schema, grammar, tools;  ///< files
-    std::string regex;
-    bool regex_given = false;
+    std::optional<std::string> regex;
     std::string tool_choice;  ///< auto, required, or the name of a tool; empty: auto
 
-    bool any() const { return !schema.empty() || !grammar.empty() || !tools.empty() || regex_given; }
+    bool any() const { return !schema.empty() || !grammar.empty() || !tools.empty() || regex; }
 };
 void add_constraint(CLI::App& command, ConstraintFlags& o);
 

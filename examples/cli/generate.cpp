@@ -32,13 +32,10 @@ Status check_generate(const GenerateOptions& o) {
     return {};
 }
 
-Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
-                      int64_t n_min, uint32_t* to) {
+Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n,
+                      const std::optional<int64_t>& given, int64_t n_min, uint32_t* to) {
     const int64_t trained = model.info().n_context, prompt = static_cast<int64_t>(n_before + n_prompt);
-    if (given && (*given < 1 || *given > kMaxContext))
-        return Status(Code::bad_argument, "--ctx " + std::to_string(*given) + ": expected 1 .. " +
-                                              std::to_string(kMaxContext) + "; the model was trained for " +
-                                              std::to_string(trained) + " rows");
+    if (const Status s = given ? check_ctx(*given, model.info()) : Status(); !s.ok()) return s;
     constexpr int64_t kOpenEnd = 4096;  // room for an answer of unknown length
     const int64_t wanted = n < 0 ? prompt + kOpenEnd : prompt + std::min(n, trained);
     const int64_t room = given ? *given : std::min(trained, std::max(wanted, n_min));

@@ -18,8 +18,8 @@ Status check_generate(const GenerateOptions& o);
 /// Rows of context: `given` if the user gave --ctx, else those of prompt and answer, at most what the model was trained
 /// for.
 /// n_before: tokens of the conversation before the prompt. n_min: the least, where --ctx is not given.
-Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n, const int64_t* given,
-                      int64_t n_min, uint32_t* to);
+Status choose_context(const auspex::Model& model, size_t n_before, size_t n_prompt, int64_t n,
+                      const std::optional<int64_t>& given, int64_t n_min, uint32_t* to);
 
 struct Generated {
     std::string text;

@@ -179,11 +179,9 @@ std::string as_text(const std::string& path, const FileInfo& file, bool all_tens
 }
 
 Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
-    if (o.ctx && (*o.ctx < 1 || *o.ctx > kMaxContext))
-        return Status(Code::bad_argument,
-                      "--ctx " + std::to_string(*o.ctx) + ": expected 1 .. " + std::to_string(kMaxContext));
+    Status s = o.ctx ? check_ctx(*o.ctx, model) : Status();
     to->n_context = static_cast<uint32_t>(o.ctx.value_or(0));
-    const Status s = choose_window(o.window, to);
+    if (s.ok()) s = choose_window(o.window, to);
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
 }
 
@@ -314,9 +312,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
             ->expected(0, 1)
             ->default_str("auto");
     command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used")->excludes(device);
-    command->add_option_function<int>(
-        "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
-        "With --plan or --device: CPU threads");
+    command->add_option("--threads", o->place.threads, "With --plan or --device: CPU threads");
     command->add_option("--cpu-path", o->place.cpu_path,
                         "With --plan or --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");

@@ -73,8 +73,9 @@ struct Wanted {
 
 Status logits(const LogitsOptions& o) {
     const bool mtp = o.mtp_given->count() > 0;
-    if (mtp && (o.mtp < 1 || o.mtp > 8))
-        return Status(Code::bad_argument, "--mtp " + std::to_string(o.mtp) + ": expected a depth of 1 .. 8");
+    if (mtp && (o.mtp < 1 || o.mtp > int{auspex::kMaxDraft}))
+        return Status(Code::bad_argument, "--mtp " + std::to_string(o.mtp) + ": expected a depth of 1 .. " +
+                                              std::to_string(auspex::kMaxDraft));
     if (mtp == o.mtp_out.empty())
         return Status(Code::bad_argument, "--mtp DEPTH and --mtp-out FILE belong together: give both or neither");
     if (o.out.empty() && !mtp)

@@ -23,8 +23,7 @@ struct RunOptions {
     ConstraintFlags constraint;
     DraftFlags draft;
     WindowFlags window;
-    int64_t ctx = 0;
-    bool ctx_given = false;
+    std::optional<int64_t> ctx;
     bool special = false;
     bool json = false;
     GenerateOptions generate;
@@ -99,10 +98,9 @@ Status run(const RunOptions& o, int* exit_code) {
     int64_t n_min = 0;
     s = choose_draft(o.draft, on.model.info(), o.place.verbose, &options.draft);
     if (s.ok()) s = choose_window(o.window, &options);
-    if (s.ok() && !kept.path.empty() && !o.ctx_given) s = min_context(on.model, options).get(n_min);
+    if (s.ok() && !kept.path.empty() && !o.ctx) s = min_context(on.model, options).get(n_min);
     if (!s.ok()) return s;
-    s = choose_context(on.model, kept.file.n_token, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, n_min,
-                       &options.n_context);
+    s = choose_context(on.model, kept.file.n_token, ids.size(), o.generate.n, o.ctx, n_min, &options.n_context);
     if (!s.ok()) return s;
     Trace trace;
     s = trace.open(o.draft, &options);
@@ -178,9 +176,7 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_window(*command, o->window);
     add_generate(*command, o->generate);
     add_session(*command, o->session);
-    command->add_option_function<int64_t>(
-        "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
-        "Rows of context (default: prompt and -n)");
+    command->add_option("--ctx", o->ctx, "Rows of context (default: prompt and -n)");
     command->add_flag("--special", o->special, "Parse control tokens such as <|im_end|> written out in the prompt");
     command->add_flag("--json", o->json, "Print one line, one JSON object, instead of the text");
     command->callback([o, &chosen] {

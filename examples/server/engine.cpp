@@ -35,12 +35,9 @@ Status Engine::prepare(const auspex::ModelInfo& model) {
     Status s = options_.script.empty() ? Status() : Script::load(options_.script).get(script_);
     if (!s.ok()) return s;
     auspex::SessionOptions& o = session_options_;
-    const uint32_t trained = model.n_context;
-    const int64_t n_context = options_.n_context.value_or(std::min(trained, kContext));
-    if (n_context < 1 || n_context > cli::kMaxContext)
-        return Status(Code::bad_argument, "--ctx " + std::to_string(n_context) + ": expected 1 or more, at most " +
-                                              std::to_string(cli::kMaxContext) + "; the model was trained for " +
-                                              std::to_string(trained) + " rows");
+    const int64_t n_context = options_.n_context.value_or(std::min(model.n_context, kContext));
+    s = cli::check_ctx(n_context, model);
+    if (!s.ok()) return s;
     o.n_context = static_cast<uint32_t>(n_context);
     o.run_ahead = 1;  // a GPU does not wait for this thread between two cycles
     o.progress = [this](const char*, float) { return goes_on_with_prompt(); };

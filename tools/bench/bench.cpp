@@ -84,8 +84,7 @@ Status Bench::open() {
     out["bytes_per_token"] = bytes;
     say("%s on %s\n%.1f MB of weights per token", name.c_str(), on.device.name().c_str(), double(bytes) / 1e6);
     if (on.device.kind() == auspex::Kind::cpu) {
-        const uint32_t n_thread =
-            o.place.threads_given ? static_cast<uint32_t>(o.place.threads) : detail::n_physical_core();
+        const uint32_t n_thread = o.place.threads ? static_cast<uint32_t>(*o.place.threads) : detail::n_physical_core();
         s = read_loop.open(bytes, n_thread);
         std::vector<double> gbps(5);
         for (size_t i = 0; s.ok() && i < gbps.size(); ++i) s = read_loop.run().get(gbps[i]);
