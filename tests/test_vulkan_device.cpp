@@ -260,6 +260,22 @@ TEST_CASE("a device of the application works under the application's lock and st
     }
     h.queue = nullptr;
     CHECK(vk::open_gpu(options).status().code == Code::bad_argument);
+    h.queue = host->gpu->queue;
+    h.queue_family = 99;
+    CHECK(vk::open_gpu(options).status().text.find("lend a queue of a family with") != std::string::npos);
+    static const vk::InstanceTable* real = nullptr;
+    real = &host->gpu->vki;
+    const PFN_vkGetInstanceProcAddr shim = [](VkInstance instance, const char* name) -> PFN_vkVoidFunction {
+        const PFN_vkGetPhysicalDeviceProperties2 few = [](VkPhysicalDevice device, VkPhysicalDeviceProperties2* p) {
+            real->vkGetPhysicalDeviceProperties2(device, p);
+            p->properties.limits.maxPushConstantsSize = 64;
+        };
+        const bool mine = std::strcmp(name, "vkGetPhysicalDeviceProperties2") == 0;
+        return mine ? reinterpret_cast<PFN_vkVoidFunction>(few) : real->vkGetInstanceProcAddr(instance, name);
+    };
+    h.get_instance_proc_addr = reinterpret_cast<void*>(shim);
+    CHECK(vk::open_gpu(options).status().text.find("64 bytes of push constants, 128 are needed; lend") !=
+          std::string::npos);
     host->finish();
 }
 

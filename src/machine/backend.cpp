@@ -40,6 +40,23 @@ Result<SlotId> draft_table(const Plan& plan) {
     return table;
 }
 
+Status check_draft_head(const Plan& plan, const ContextOptions& options, const std::byte* rows, Span<const Token> ids) {
+    if (plan.mtp.empty() || !options.mtp)
+        return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
+    SlotId table = kNoSlot;
+    AUSPEX_TRY(draft_table(plan).get(table));
+    if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
+    const uint64_t n_id = plan.slot(table).shape[0];
+    Token last = -1;
+    for (const Token id : ids) {
+        if (id <= last || id >= static_cast<Token>(n_id))
+            return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", last,
+                        ", expected ascending ids below ", n_id);
+        last = id;
+    }
+    return {};
+}
+
 uint64_t Context::kv_row_bytes(StatePart part) const {
     uint64_t bytes = 0;
     for (const uint64_t piece : row_pieces(part)) bytes += piece;

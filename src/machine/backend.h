@@ -272,6 +272,9 @@ class LoadedModel {
 /// The head that all MTP blocks share: a draft-only head has some of its rows.
 /// errors    unsupported: they do not share one.
 Result<SlotId> draft_table(const Plan& plan);
+/// Whether Context::draft_head() can take these ids. rows: of draft_table() in the model's file; null: not readable.
+/// errors    unsupported: no MTP block, those of draft_table(), no rows; bad_argument: ids that do not ascend.
+Status check_draft_head(const Plan& plan, const ContextOptions& options, const std::byte* rows, Span<const Token> ids);
 
 constexpr uint32_t kDefaultUbatch = 512;  ///< n_ubatch where memory is scarce
 

@@ -239,20 +239,11 @@ Status CpuContext::draft_head(Span<const Token> ids) {
         draft_head_ = PackedMatrix();
         return {};
     }
-    if (plan.mtp.empty() || !options_.mtp)
-        return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     SlotId table = kNoSlot;
-    AUSPEX_TRY(draft_table(plan).get(table));
+    (void)draft_table(plan).get(table);  // check_draft_head() says why there is none
     const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
-    if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
+    AUSPEX_TRY(check_draft_head(plan, options_, rows, ids));
     const Slot& s = plan.slot(table);
-    Token last = -1;
-    for (Token id : ids) {
-        if (id <= last || id >= static_cast<Token>(s.shape[0]))
-            return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", last,
-                        ", expected ascending ids below ", s.shape[0]);
-        last = id;
-    }
     MatrixShape shape;
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());

@@ -116,24 +116,12 @@ Status VulkanContext::write_draft_head(Span<const Token> ids, const Slot& s, con
 
 Status VulkanContext::draft_head(Span<const Token> ids) {
     const Plan& plan = *model_->plan;
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     AUSPEX_TRY(barrier());
-    if (!ids.empty() && (plan.mtp.empty() || !options_.mtp))
-        return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
-        SlotId table = kNoSlot;
-        AUSPEX_TRY(draft_table(plan).get(table));
-        if (!model_->draft_rows)
-            return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
-        const Slot& s = plan.slot(table);
-        Token before = -1;
-        for (Token id : ids) {
-            if (id <= before || id >= static_cast<Token>(s.shape[0]))
-                return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", before,
-                            ", expected ascending ids below ", s.shape[0]);
-            before = id;
-        }
+        AUSPEX_TRY(check_draft_head(plan, options_, model_->draft_rows, ids));
+        const Slot& s = plan.slot(draft_table(plan).value());
         const GpuRef& gpu = model_->device->gpu;
         Matrix& m = made.matrix;
         MemoryPlan memory(gpu->traits);
@@ -227,16 +215,11 @@ Status VulkanContext::barrier() {
     return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last());
 }
 
-Status VulkanContext::invalidate(const Region& r) const {
-    if (r.coherent) return {};
-    const GpuRef& gpu = model_->device->gpu;
-    const uint64_t atom = gpu->traits.atom_bytes;
-    VkMappedMemoryRange range{};
-    range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
-    range.memory = r.memory;
-    range.offset = r.offset / atom * atom;
-    range.size = round_up(r.offset + r.bytes, atom) - range.offset;
-    return gpu->check(gpu->vk.vkInvalidateMappedMemoryRanges(gpu->device, 1, &range), "vkInvalidateMappedMemoryRanges");
+Status VulkanContext::invalidate(const Region& r) const { return model_->device->gpu->flush(r, r.bytes, false); }
+
+Status VulkanContext::check_idle() const {
+    if (n_flight_ == 0) return {};
+    return fail(Code::bad_argument, n_flight_, " cycles are queued, expected none; wait() for them first");
 }
 
 void VulkanContext::forget_rows() {
@@ -248,8 +231,7 @@ void VulkanContext::forget_rows() {
 
 Status VulkanContext::check(const Step& step) const {
     AUSPEX_TRY(check_step(step, *model_->plan, options_));
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    return {};
+    return check_idle();
 }
 
 Status VulkanContext::run(const Step& step) {
@@ -374,7 +356,7 @@ Status VulkanContext::submit_mtp(const Step& step, const Recording* body, const 
 Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     if (n == 0 || n > kMaxTentative || first + n > buffers_.n_row_max)
         return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
     Recording *open = nullptr, *body = nullptr;

@@ -122,6 +122,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
     Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
+    /// errors    bad_argument: cycles are queued.
+    Status check_idle() const;
     Status send_bias(const std::vector<LogitBias>& bias);
     /// The next host request, zeroed; its tokens follow it in memory. Waits until the device is done with its last use.
     Result<args::StepRequest*> take_request(uint32_t* index);

@@ -113,21 +113,21 @@ uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
 }
 
 Status VulkanContext::save_rows(Span<const PartRows> rows, StateWriter& to) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     return transfer_.read(row_regions(rows), to);
 }
 
 Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     AUSPEX_TRY(apply_pending());
     return transfer_.read(state_regions(part, n_row), to);
 }
 
 Status VulkanContext::begin_save(uint32_t n_row, StateWriter& to) {
     AUSPEX_TRY(finish_save());
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     std::vector<Region> regions = state_regions(StatePart::trunk, n_row);
     const std::vector<Region> draft = state_regions(StatePart::draft, n_row);
     regions.insert(regions.end(), draft.begin(), draft.end());
@@ -163,7 +163,7 @@ Status VulkanContext::finish_save() {
 }
 
 Status VulkanContext::begin_restore() {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     loop_started_ = false;
@@ -186,7 +186,7 @@ Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader&
 
 Status VulkanContext::copy(Context& other, uint32_t n_row, uint32_t n_kept) {
     VulkanContext& from = static_cast<VulkanContext&>(other);
-    if (from.n_flight_ != 0) return fail(Code::bad_argument, from.n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(from.check_idle());
     AUSPEX_TRY(begin_restore());
     AUSPEX_TRY(from.apply_pending());
     n_pending_ = 0;

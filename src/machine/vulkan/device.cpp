@@ -231,19 +231,34 @@ std::string line(uint32_t index, const VkPhysicalDeviceProperties& p) {
     return say(index, ": ", p.deviceName, " (", t.type_name(), ", Vulkan ", version_text(p.apiVersion), ")");
 }
 
+VkPhysicalDeviceProperties properties_of(const Gpu& gpu, VkPhysicalDevice physical) {
+    VkPhysicalDeviceProperties2 p{};
+    p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    gpu.vki.vkGetPhysicalDeviceProperties2(physical, &p);
+    return p.properties;
+}
+
+/// Why no device with these properties can be used; empty: it may be.
+std::string why_not(const VkPhysicalDeviceProperties& p) {
+    if (p.apiVersion < kApiVersion) return "it has no Vulkan 1.1";
+    if (p.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
+        return say("it has ", p.limits.maxPerStageDescriptorStorageBuffers, " storage buffers a kernel, ", kMaxBindings,
+                   " are needed");
+    if (p.limits.maxPushConstantsSize < kPushBytes)
+        return say("it has ", p.limits.maxPushConstantsSize, " bytes of push constants, ", kPushBytes, " are needed");
+    return {};
+}
+
 int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32_t* timestamp_bits) {
     uint32_t n = 0;
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, nullptr);
     std::vector<VkQueueFamilyProperties> all(n);
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, all.data());
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    gpu.vki.vkGetPhysicalDeviceProperties2(physical, &properties);
-    const bool nvidia = properties.properties.vendorID == 0x10DE;
+    const bool nvidia = properties_of(gpu, physical).vendorID == 0x10DE;
     int best = -1;
     for (uint32_t i = 0; i < n; ++i) {
         if (!(all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) || all[i].queueCount == 0) continue;
-        if (wanted >= 0 ? wanted != static_cast<int>(i) : false) continue;
+        if (wanted >= 0 && wanted != static_cast<int>(i)) continue;
         // The graphics queue is faster on some AMD parts; on an H100 (driver 580) the compute queue reads a
         // prompt of a 9B model at 12 600 rows a second, the graphics queue at 10 300.
         const bool graphics = (all[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0;
@@ -283,27 +298,20 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
     uint32_t bits = 0, best_bits = 0;
     int best_family = -1;
     for (uint32_t i = 0; i < all.size(); ++i) {
-        VkPhysicalDeviceProperties2 p{};
-        p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-        gpu->vki.vkGetPhysicalDeviceProperties2(all[i], &p);
-        const std::string text = line(i, p.properties);
+        const VkPhysicalDeviceProperties p = properties_of(*gpu, all[i]);
+        const std::string text = line(i, p);
         found += say(found.empty() ? "" : "; ", text);
         const bool asked = options.vulkan_index == static_cast<int>(i);
         if (options.vulkan_index >= 0 && !asked) continue;
-        const bool software = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+        const bool software = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         std::string why;
         const int family = compute_family(*gpu, all[i], detail.queue_family, &bits);
-        if (p.properties.apiVersion < kApiVersion)
-            why = "it has no Vulkan 1.1";
+        if (const std::string lacks = why_not(p); !lacks.empty())
+            why = lacks;
         else if (family < 0)
             why = "it has no compute queue";
         else if (software && options.kind == Kind::best && !asked && !detail.allow_software)
             why = "it is software and slower than the CPU back end; it is used where Vulkan is asked for";
-        else if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
-            why = say("it has ", p.properties.limits.maxPerStageDescriptorStorageBuffers, " storage buffers a kernel, ",
-                      kMaxBindings, " are needed");
-        else if (p.properties.limits.maxPushConstantsSize < kPushBytes)
-            why = "it has less than 128 bytes of push constants";
         else if (i < choice->refused.size())
             why = choice->refused[i];
         if (!why.empty()) {
@@ -312,10 +320,10 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
             continue;
         }
         ++n_usable;
-        if (rank(p.properties.deviceType) > best_rank) {
+        if (rank(p.deviceType) > best_rank) {
             choice->name = text;
             best = static_cast<int>(i);
-            best_rank = rank(p.properties.deviceType);
+            best_rank = rank(p.deviceType);
             best_family = family;
             best_bits = bits;
         }
@@ -377,16 +385,13 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     gpu->host_lock = h.lock_queue;
     gpu->host_unlock = h.unlock_queue;
     AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
-    VkPhysicalDeviceProperties2 p{};
-    p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    gpu->vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p);
-    if (p.properties.apiVersion < kApiVersion)
-        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has no Vulkan 1.1.");
-    if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
-        return fail(Code::no_device, "the borrowed device ", line(0, p.properties),
-                    " has fewer than 12 storage buffers a kernel.");
+    const VkPhysicalDeviceProperties p = properties_of(*gpu, gpu->physical);
+    if (const std::string why = why_not(p); !why.empty())
+        return fail(Code::no_device, "the borrowed device ", p.deviceName, " cannot be used: ", why,
+                    "; lend another, or leave DeviceOptions::borrow out.");
     if (compute_family(*gpu, gpu->physical, static_cast<int>(h.queue_family), &gpu->traits.timestamp_bits) < 0)
-        return fail(Code::bad_argument, "queue family ", h.queue_family, " of the borrowed device has no compute.");
+        return fail(Code::bad_argument, "queue family ", h.queue_family,
+                    " of the borrowed device has no compute; lend a queue of a family with VK_QUEUE_COMPUTE_BIT.");
     gpu->traits.queue_family = h.queue_family;
     return {};
 }
@@ -532,12 +537,8 @@ Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
     std::vector<VkPhysicalDevice> all;
     AUSPEX_TRY(device_impl::all_physical(gpu.get()).get(all));
     std::vector<std::string> names;
-    for (const VkPhysicalDevice physical : all) {
-        VkPhysicalDeviceProperties2 p{};
-        p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-        gpu->vki.vkGetPhysicalDeviceProperties2(physical, &p);
-        names.emplace_back(p.properties.deviceName);
-    }
+    for (const VkPhysicalDevice physical : all)
+        names.emplace_back(device_impl::properties_of(*gpu, physical).deviceName);
     return names;
 }
 

@@ -178,6 +178,8 @@ struct OpenDetail {
     Span<const Quirk> quirks = known_quirks();
 };
 
+struct Region;  // memory.h
+
 /// A device, its queue and its tables. Open one with open_gpu(); destroys what it created.
 struct Gpu {
     Gpu() = default;
@@ -216,6 +218,9 @@ struct Gpu {
     /// Submits command buffers in order. When they are done, signals `value` on the timeline semaphore, if there is
     /// one, and the fence, if there is one.
     Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value, VkFence fence);
+    /// Makes what the host wrote to the first bytes of a mapped region visible to the device, or what the device wrote
+    /// to the host, where the memory is not coherent.
+    Status flush(const Region& r, uint64_t bytes, bool to_device);
     /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said. Where memory is shared
     /// with the host, those of both heaps.
     uint64_t budget_bytes();

@@ -33,7 +33,7 @@ args::SampleArgs sample_args(const Sampling& s) {
 }  // namespace device_loop_impl
 
 Status VulkanContext::start(const LoopStart& d) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(check_idle());
     if (d.history.empty())
         return Status(Code::bad_argument, "the history is empty, expected at least the token to run first");
     const uint64_t n = d.history.size();

@@ -186,6 +186,18 @@ Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     return m;
 }
 
+Status Gpu::flush(const Region& r, uint64_t bytes, bool to_device) {
+    if (r.coherent || bytes == 0) return {};
+    const uint64_t atom = traits.atom_bytes;
+    VkMappedMemoryRange range{};
+    range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
+    range.memory = r.memory;
+    range.offset = r.offset / atom * atom;
+    range.size = round_up(r.offset + bytes, atom) - range.offset;  // the block's tail leaves room
+    return to_device ? check(vk.vkFlushMappedMemoryRanges(device, 1, &range), "vkFlushMappedMemoryRanges")
+                     : check(vk.vkInvalidateMappedMemoryRanges(device, 1, &range), "vkInvalidateMappedMemoryRanges");
+}
+
 // --------------------------------------------------------------------------------- the transfer
 
 Transfer::~Transfer() {
@@ -265,21 +277,6 @@ void Transfer::record_copies(Half& half) {
     half.copies.clear();
 }
 
-// Makes host writes visible to the device, or device writes to the host, where memory is not coherent.
-Status Transfer::flush(const Region& r, uint64_t bytes, bool to_device) {
-    if (r.coherent || bytes == 0) return {};
-    const uint64_t atom = gpu_->traits.atom_bytes;
-    VkMappedMemoryRange range{};
-    range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
-    range.memory = r.memory;
-    range.offset = r.offset / atom * atom;
-    range.size = round_up(r.offset + bytes, atom) - range.offset;  // the block's tail leaves room
-    return to_device
-               ? gpu_->check(gpu_->vk.vkFlushMappedMemoryRanges(gpu_->device, 1, &range), "vkFlushMappedMemoryRanges")
-               : gpu_->check(gpu_->vk.vkInvalidateMappedMemoryRanges(gpu_->device, 1, &range),
-                             "vkInvalidateMappedMemoryRanges");
-}
-
 Status Transfer::need_staging() {
     if (half_[0].staging.bytes != 0) return {};
     // Cached host memory: as fast to write as any, and read() needs it.
@@ -301,17 +298,16 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         AUSPEX_TRY(finish());  // keeps the order with fills and copies before
         for (uint64_t at = 0; at < bytes; at += max_chunk)
             AUSPEX_TRY(fill(to.mapped + at, at, std::min(max_chunk, bytes - at)));
-        return flush(to, bytes, true);
+        return gpu_->flush(to, bytes, true);
     }
     AUSPEX_TRY(need_staging());
     for (uint64_t at = 0; at < bytes; at += max_chunk) {
         const uint64_t n = std::min(max_chunk, bytes - at);
-        const uint32_t half = next_;
-        next_ ^= 1u;
+        const uint32_t half = take_half();
         AUSPEX_TRY(timeline_.wait(half_[half].value));
         const Region& staging = half_[half].staging;
         AUSPEX_TRY(fill(staging.mapped, at, n));
-        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(gpu_->flush(staging, n, true));
         AUSPEX_TRY(begin(half));
         add_copy(half_[half], to.part(at, n), staging, n);
         AUSPEX_TRY(send(half));
@@ -339,10 +335,9 @@ Status Transfer::fill(const Region& to, uint32_t value) {
             std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
         else
             for (uint64_t i = 0; i < to.bytes; i += 4) std::memcpy(to.mapped + i, &value, 4);
-        return flush(to, to.bytes, true);
+        return gpu_->flush(to, to.bytes, true);
     }
-    const uint32_t half = next_;
-    next_ ^= 1u;
+    const uint32_t half = take_half();
     AUSPEX_TRY(begin(half));
     gpu_->vk.vkCmdFillBuffer(half_[half].commands, to.buffer, to.offset, to.bytes, value);
     return send(half);
@@ -355,8 +350,7 @@ Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
             return fail(Code::bad_argument, "a copy of ", from[i].bytes, " bytes does not fit a region of ",
                         i < to.size() ? to[i].bytes : 0, ".");
     if (n == 0) return {};
-    const uint32_t half = next_;
-    next_ ^= 1u;
+    const uint32_t half = take_half();
     AUSPEX_TRY(begin(half));
     for (size_t i = 0; i < from.size(); ++i)
         if (from[i].bytes != 0) add_copy(half_[half], to[i], from[i], from[i].bytes);
@@ -369,7 +363,7 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
     if (bytes == 0) return {};
     if (from.mapped) {
         AUSPEX_TRY(finish());
-        AUSPEX_TRY(flush(from, bytes, false));
+        AUSPEX_TRY(gpu_->flush(from, bytes, false));
         std::memcpy(to, from.mapped, bytes);
         return {};
     }
@@ -377,13 +371,12 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
     std::byte* out = static_cast<std::byte*>(to);
     for (uint64_t at = 0; at < bytes; at += half_bytes_) {
         const uint64_t n = std::min(half_bytes_, bytes - at);
-        const uint32_t half = next_;
-        next_ ^= 1u;
+        const uint32_t half = take_half();
         AUSPEX_TRY(begin(half));
         add_copy(half_[half], half_[half].staging, from.part(at, n), n);
         AUSPEX_TRY(send(half));
         AUSPEX_TRY(timeline_.wait(half_[half].value));
-        AUSPEX_TRY(flush(half_[half].staging, n, false));
+        AUSPEX_TRY(gpu_->flush(half_[half].staging, n, false));
         std::memcpy(out + at, half_[half].staging.mapped, n);
     }
     return {};
@@ -420,7 +413,7 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
     if (from[0].mapped) {
         AUSPEX_TRY(finish());
         for (const Region& r : from) {
-            AUSPEX_TRY(flush(r, r.bytes, false));
+            AUSPEX_TRY(gpu_->flush(r, r.bytes, false));
             AUSPEX_TRY(to.write(r.mapped, r.bytes));
         }
         return {};
@@ -429,8 +422,7 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
     Gather groups(from, half_bytes_);
     uint64_t n_ready[2] = {0, 0};  // bytes on their way in each half
     for (bool more = true; more;) {
-        const uint32_t half = next_;
-        next_ ^= 1u;
+        const uint32_t half = take_half();
         more = !groups.done();
         if (more) {
             AUSPEX_TRY(begin(half));
@@ -443,7 +435,7 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
         const uint32_t before = half ^ 1u;
         if (n_ready[before] == 0) continue;
         AUSPEX_TRY(timeline_.wait(half_[before].value));
-        AUSPEX_TRY(flush(half_[before].staging, n_ready[before], false));
+        AUSPEX_TRY(gpu_->flush(half_[before].staging, n_ready[before], false));
         AUSPEX_TRY(to.write(half_[before].staging.mapped, n_ready[before]));
         n_ready[before] = 0;
     }
@@ -451,8 +443,7 @@ Status Transfer::read(Span<const Region> from, StateWriter& to) {
 }
 
 Result<uint64_t> Transfer::begin_read(Span<const Region> from, const Region& to) {
-    const uint32_t half = next_;
-    next_ ^= 1u;
+    const uint32_t half = take_half();
     AUSPEX_TRY(begin(half));
     uint64_t at = 0;
     for (const Region& r : from) {
@@ -474,7 +465,7 @@ Status Transfer::write(Span<const Region> to, StateReader& from) {
         AUSPEX_TRY(finish());
         for (const Region& r : to) {
             AUSPEX_TRY(from.read(r.mapped, r.bytes));
-            AUSPEX_TRY(flush(r, r.bytes, true));
+            AUSPEX_TRY(gpu_->flush(r, r.bytes, true));
         }
         return {};
     }
@@ -482,15 +473,14 @@ Status Transfer::write(Span<const Region> to, StateReader& from) {
     Gather groups(to, half_bytes_);
     std::vector<std::pair<Region, uint64_t>> group;
     for (;;) {
-        const uint32_t half = next_;
-        next_ ^= 1u;
+        const uint32_t half = take_half();
         group.clear();
         const uint64_t n = groups.next([&](const Region& r, uint64_t at) { group.emplace_back(r, at); });
         if (n == 0) return {};
         const Region& staging = half_[half].staging;
         AUSPEX_TRY(timeline_.wait(half_[half].value));
         AUSPEX_TRY(from.read(staging.mapped, n));
-        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(gpu_->flush(staging, n, true));
         AUSPEX_TRY(begin(half));
         for (const auto& [r, at] : group) add_copy(half_[half], r, staging.part(at, r.bytes), r.bytes);
         AUSPEX_TRY(send(half));

@@ -28,7 +28,7 @@ struct Region {
     uint64_t address = 0;         ///< in the device's eyes; 0 without DeviceTraits::addresses
     std::byte* mapped = nullptr;  ///< host view of the region, or null
     VkDeviceMemory memory = VK_NULL_HANDLE;
-    bool coherent = true;  ///< false: the host must flush / invalidate (Transfer does)
+    bool coherent = true;  ///< false: needs Gpu::flush()
     /// The part [at, at + n). `at` must be a multiple of storage_align to be bound.
     Region part(uint64_t at, uint64_t n) const {
         Region r = *this;
@@ -157,12 +157,13 @@ class Transfer {
         std::vector<VkBufferCopy> copies;                     ///< to be recorded
     };
     class Gather;
+    /// The half whose turn it is.
+    uint32_t take_half() { return std::exchange(next_, next_ ^ 1u); }
     Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);
     void add_copy(Half& half, const Region& to, const Region& from, uint64_t bytes);
     void record_copies(Half& half);
-    Status flush(const Region& r, uint64_t bytes, bool to_device);
     GpuRef gpu_;
     Timeline timeline_;
     Memory memory_;
