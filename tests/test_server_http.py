@@ -282,7 +282,7 @@ class Access(unittest.TestCase):
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
-                               (["--ctx", "0"], "--ctx 0: expected 1 or more"),
+                               (["--ctx", "0"], "--ctx 0: expected 1 .. 16777216"),
                                (["--trace", "/no/such/x"], "/no/such/x"),
                                (["--cache", "1K"], "--cache 1K: checkpoint_bytes is 1024"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):

@@ -118,11 +118,6 @@ std::string plant_log_line(Dice& dice, uint32_t minute) {
     return line;
 }
 
-const std::vector<std::string>& text_kinds() {
-    static const std::vector<std::string> kinds = {"log", "story", "code", "json"};
-    return kinds;
-}
-
 std::string text_of(const std::string& kind, size_t bytes, uint64_t seed) {
     Dice dice{seed};
     dice.below(2);  // the first number is that of the seed itself

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace cli {
 
@@ -18,9 +17,8 @@ struct Dice {
 /// A line of a plant's log, each of another machine: hard to predict in its details.
 std::string plant_log_line(Dice& dice, uint32_t minute);
 
-/// Kinds of text_of(): "log" (one machine, nearly equal lines), "story", "code", "json".
-const std::vector<std::string>& text_kinds();
-/// At least `bytes` of a text of this kind, ending where a model can go on; empty for an unknown kind.
+/// At least `bytes` of a text, ending where a model can go on. kind: "log" (one machine, nearly equal lines), "story",
+/// "code" or "json"; the text of another is empty.
 std::string text_of(const std::string& kind, size_t bytes, uint64_t seed = 1);
 
 }  // namespace cli

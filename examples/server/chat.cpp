@@ -1,23 +1,16 @@
 // server/chat: /v1/chat/completions, OpenAI's chat protocol.
 //
 // Tests   tests/test_server_openai.py
-#include "service.h"
+#include "openai.h"
 
 namespace server {
 
 namespace {
 
-class ChatProtocol final : public Protocol {
+class ChatProtocol final : public OpenAiProtocol {
   public:
-    ChatProtocol(Service& s, const StreamOptions& options) : thoughts_(s.thoughts), options_(options) {
-        head_ = {{"id", random_id("chatcmpl-")},
-                 {"object", "chat.completion.chunk"},
-                 {"created", unix_seconds()},
-                 {"model", s.alias},
-                 {"system_fingerprint", "auspex-" AUSPEX_VERSION}};
-    }
-
-    void begin(const Usage&) override {}
+    ChatProtocol(Service& s, const StreamOptions& options)
+        : OpenAiProtocol(s, options, "chatcmpl-", "chat.completion.chunk"), thoughts_(s.thoughts) {}
 
     void event(uint32_t i, const auspex::ReplyEvent& e) override {
         open(i);
@@ -38,10 +31,6 @@ class ChatProtocol final : public Protocol {
         }
     }
 
-    void logprobs(uint32_t, const std::vector<TokenLogprob>& more) override {
-        logprobs_.insert(logprobs_.end(), more.begin(), more.end());
-    }
-
     void live_usage(const Usage& usage) override { live_ = timings_json(usage); }
 
     void end_choice(uint32_t i, const Choice& choice) override {
@@ -56,32 +45,17 @@ class ChatProtocol final : public Protocol {
         write_data(chunk);
     }
 
-    void end(const std::vector<Choice>& choices) override {
-        if (options_.include_usage) {
-            Json chunk = head_;
-            chunk["choices"] = Json::array();
-            chunk["usage"] = usage_json(choices);
-            chunk["timings"] = timings_json(total_usage(choices));
-            write_data(chunk);
-        }
-        out_ += "data: [DONE]\n\n";
-    }
-
-    void fail(const Failure& failure) override { write_data(openai_error(failure)); }
-
     Json answer(const std::vector<Choice>& choices) override {
-        Json all = head_;
-        all["object"] = "chat.completion";
-        all["choices"] = Json::array();
+        Json shown = Json::array();
         for (const Choice& c : choices) {
-            const auto i = static_cast<uint32_t>(all["choices"].size());
-            all["choices"].push_back({{"index", i},
-                                      {"finish_reason", finish_name(c)},
-                                      {"message", message(i, c)},
-                                      {"logprobs", c.logprobs.empty() ? Json() : chat_logprobs(c.logprobs)}});
+            const auto i = static_cast<uint32_t>(shown.size());
+            shown.push_back({{"index", i},
+                             {"finish_reason", finish_name(c)},
+                             {"message", message(i, c)},
+                             {"logprobs", c.logprobs.empty() ? Json() : chat_logprobs(c.logprobs)}});
         }
-        all["usage"] = usage_json(choices);
-        all["timings"] = timings_json(total_usage(choices));
+        Json all = whole(std::move(shown), choices);
+        all["object"] = "chat.completion";
         return all;
     }
 
@@ -126,11 +100,8 @@ class ChatProtocol final : public Protocol {
     }
 
     IdStore& thoughts_;
-    const StreamOptions options_;
-    Json head_;
     uint32_t opened_ = 0;
-    std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
-    Json live_;                           ///< timings so far, if they are wanted
+    Json live_;  ///< timings so far, if they are wanted
     std::map<std::pair<uint32_t, uint32_t>, std::string> call_ids_;
 };
 
@@ -148,8 +119,7 @@ void put_thinking_back(const IdStore& thoughts, Json* messages) {
 }
 
 Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to) {
-    Failure failure = s.engine.check();
-    if (failure.ok()) failure = parse_body(r.body, body);
+    Failure failure = open_body(s, r, body);
     Conversation conversation;
     if (failure.ok()) failure = read_conversation(*body, &conversation);
     if (failure.ok()) failure = read_limits(*body, to);

@@ -1,55 +1,31 @@
 // server/completions: /v1/completions, OpenAI's text protocol, and /completion, that of llama.cpp.
 //
 // Tests   tests/test_server_openai.py
-#include "service.h"
+#include "openai.h"
 
 namespace server {
 
 namespace {
 
-class TextProtocol final : public Protocol {
+class TextProtocol final : public OpenAiProtocol {
   public:
-    TextProtocol(const Service& s, const StreamOptions& options) : options_(options) {
-        head_ = {{"id", random_id("cmpl-")},
-                 {"object", "text_completion"},
-                 {"created", unix_seconds()},
-                 {"model", s.alias},
-                 {"system_fingerprint", "auspex-" AUSPEX_VERSION}};
-    }
-    void begin(const Usage&) override {}
+    TextProtocol(const Service& s, const StreamOptions& options)
+        : OpenAiProtocol(s, options, "cmpl-", "text_completion") {}
     void event(uint32_t i, const auspex::ReplyEvent& e) override { chunk(i, e.text, nullptr); }
-    void logprobs(uint32_t, const std::vector<TokenLogprob>& more) override {
-        logprobs_.insert(logprobs_.end(), more.begin(), more.end());
-    }
     void end_choice(uint32_t i, const Choice& c) override {
         chunk(i, "", finish_name(c));
         n_character_ = 0;
     }
-    void end(const std::vector<Choice>& choices) override {
-        if (options_.include_usage) {
-            Json all = head_;
-            all["choices"] = Json::array();
-            all["usage"] = usage_json(choices);
-            all["timings"] = timings_json(total_usage(choices));
-            write_data(all);
-        }
-        out_ += "data: [DONE]\n\n";
-    }
-    void fail(const Failure& failure) override { write_data(openai_error(failure)); }
     Json answer(const std::vector<Choice>& choices) override {
-        Json all = head_;
-        all["choices"] = Json::array();
+        Json shown = Json::array();
         for (const Choice& c : choices) {
             size_t n_character = 0;
-            all["choices"].push_back({{"text", c.content},
-                                      {"index", all["choices"].size()},
-                                      {"logprobs", nullptr},
-                                      {"finish_reason", finish_name(c)}});
-            if (!c.logprobs.empty()) all["choices"].back()["logprobs"] = text_logprobs(c.logprobs, &n_character);
+            shown.push_back({{"text", c.content},
+                             {"index", shown.size()},
+                             {"logprobs", c.logprobs.empty() ? Json() : text_logprobs(c.logprobs, &n_character)},
+                             {"finish_reason", finish_name(c)}});
         }
-        all["usage"] = usage_json(choices);
-        all["timings"] = timings_json(total_usage(choices));
-        return all;
+        return whole(std::move(shown), choices);
     }
 
   private:
@@ -62,10 +38,7 @@ class TextProtocol final : public Protocol {
         all["choices"] = Json::array({choice});
         write_data(all);
     }
-    const StreamOptions options_;
-    Json head_;
-    std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
-    size_t n_character_ = 0;              ///< in the tokens before them
+    size_t n_character_ = 0;  ///< in the tokens before logprobs_
 };
 
 /// llama.cpp's own form: one choice, flat members.
@@ -115,13 +88,7 @@ Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
         const Status encoded = s.engine.model().encode(text, {true, true}).get(to->ids);
         if (!encoded.ok()) return from_status(encoded);
     } else if (prompt->is_array()) {
-        for (const Json& id : *prompt) {
-            const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < s.engine.model().info().n_vocab;
-            if (!fits)
-                return bad_request("prompt has " + describe(id) + ", expected token ids from 0 to " +
-                                   std::to_string(s.engine.model().info().n_vocab - 1));
-            to->ids.push_back(id.get<Token>());
-        }
+        if (const Failure failure = read_ids(s, *prompt, "prompt", &to->ids); !failure.ok()) return failure;
     } else {
         return bad_request("prompt is " + describe(*prompt) + ", expected a string or a list of token ids");
     }
@@ -132,8 +99,7 @@ Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
 
 Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, StreamOptions* stream) {
     Json body;
-    Failure failure = s.engine.check();
-    if (failure.ok()) failure = parse_body(r.body, &body);
+    Failure failure = open_body(s, r, &body);
     if (failure.ok()) failure = read_limits(body, to);
     if (!failure.ok()) return failure;
     const Fields fields(body, "", &failure);

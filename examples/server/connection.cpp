@@ -48,7 +48,7 @@ Connection::~Connection() {
 bool Connection::wait_for_request() {
     in_head_ = true;
     n_head_ = 0;
-    const int seconds = first_ ? options_.head_seconds : options_.idle_seconds;
+    const int seconds = first_ ? options_.head_seconds : kIdleSeconds;
     const auto deadline = Clock::now() + std::chrono::seconds(seconds);
     // Some clients write an empty line after a body: it is no request.
     for (int n_blank = 0;; ++n_blank) {
@@ -84,7 +84,7 @@ void Connection::end_head(bool chunked, bool interim) {
     interim_ = interim;
     chunks_ = Chunks::first;
     n_chunk_ = 0;
-    deadline_ = Clock::now() + std::chrono::seconds(options_.body_seconds);
+    deadline_ = Clock::now() + std::chrono::seconds(kBodySeconds);
     gives_way_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
 }
 
@@ -135,7 +135,7 @@ long Connection::read(char* to, size_t n) {
             n_head_ += static_cast<size_t>(got);
             hide_range(to, static_cast<size_t>(got));
         }
-        if (n_head_ <= options_.max_head_bytes) return got;
+        if (n_head_ <= kMaxHeadBytes) return got;
         refused_ = 431;
         return -1;
     }
@@ -196,7 +196,7 @@ long Connection::write(const char* from, size_t n) {
 bool Connection::writable() {
     for (;;) {
         pollfd fds[2] = {{fd_, POLLOUT, 0}, {stop_fd_, POLLIN, 0}};
-        const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : options_.write_seconds);
+        const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : kWriteSeconds);
         if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0) return false;
         stopping_ = stopping_ || fds[1].revents != 0;  // a client that takes nothing must not keep the server
         if (fds[0].revents != 0) return (fds[0].revents & POLLOUT) != 0;

@@ -240,7 +240,6 @@ void Engine::count(const Generation& task) {
         c.prompt_s += u.prompt_s;
         c.predicted_s += u.predicted_s;
         for (uint32_t i = 0; i < auspex::kMaxDraft; ++i) c.drafted[i] += u.drafted[i], c.accepted[i] += u.accepted[i];
-        c.last = u;
     }
 }
 

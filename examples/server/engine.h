@@ -38,7 +38,6 @@ struct Counters {
     size_t n_token = 0;    ///< of the reply that is being generated
     uint64_t n_task = 0;
     uint64_t n_turn = 0;        ///< that ended before the request was complete
-    Usage last;                 ///< of the last reply
     uint64_t memory_bytes = 0;  ///< of the session
 };
 

@@ -255,7 +255,7 @@ struct HttpServer::Impl final : httplib::Server {
     }
 
     std::string too_slow() const {
-        const std::string head = std::to_string(options.head_seconds), body = std::to_string(options.body_seconds);
+        const std::string head = std::to_string(options.head_seconds), body = std::to_string(kBodySeconds);
         return "the request did not arrive in time, expected its head within " + head + " s and its body within " +
                body + " s, or " + head + " s where clients wait for a connection, without a pause of " + head + " s";
     }
@@ -264,8 +264,8 @@ struct HttpServer::Impl final : httplib::Server {
     void refuse(Connection& c) const {
         const bool slow = c.refused() == 408;
         const std::string why = slow ? too_slow()
-                                     : "the head of the request is larger than " +
-                                           std::to_string(options.max_head_bytes) + " bytes; send fewer headers";
+                                     : "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
+                                           " bytes; send fewer headers";
         const std::string body = error(c.refused(), {}, why).body;
         const std::string answer =
             "HTTP/1.1 " + std::to_string(c.refused()) +
@@ -437,7 +437,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
         const int on = 1;
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
-    s.set_keep_alive_timeout(options.idle_seconds);  // these two are only told to clients
+    s.set_keep_alive_timeout(kIdleSeconds);  // these two are only told to clients
     s.set_keep_alive_max_count(1000000);
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
     s.Post("[\\s\\S]*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {

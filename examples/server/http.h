@@ -53,16 +53,18 @@ struct HttpAnswer {
     std::function<void(AnswerStream&)> stream;  ///< unless empty: writes the body piece by piece
 };
 
+constexpr size_t kMaxHeadBytes = size_t{64} << 10;
+/// To read the body, without a pause of HttpOptions::head_seconds; or that, if others need its thread.
+constexpr int kBodySeconds = 120;
+constexpr int kIdleSeconds = 60;   ///< between two requests of a connection, unless others need its thread
+constexpr int kWriteSeconds = 30;  ///< without the client taking anything
+
 struct HttpOptions {
     std::string host = "127.0.0.1";
     int port = 8080;  ///< 0: a free one
     size_t max_body_bytes = size_t{64} << 20;
     size_t max_bodies_bytes = size_t{128} << 20;  ///< of all requests that are read or answered
-    size_t max_head_bytes = size_t{64} << 10;
-    int head_seconds = 10;   ///< to the first byte of a connection, and from that of a request to the end of its head
-    int body_seconds = 120;  ///< to read the body, without a pause of head_seconds; or that, if others need its thread
-    int idle_seconds = 60;   ///< between two requests of a connection, unless others need its thread
-    int write_seconds = 30;  ///< without the client taking anything
+    int head_seconds = 10;  ///< to the first byte of a connection, and from that of a request to the end of its head
 };
 
 class HttpServer {

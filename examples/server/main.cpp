@@ -109,18 +109,16 @@ Status read_host(std::string* host) {
 
 /// The first option whose number is outside its range.
 Status check_numbers(const ServeOptions& o) {
-    const auspex::Sampling& d = o.defaults.sampling;
+    const server::Defaults& d = o.defaults;
     const struct {
         const char* name;
         double value, low, high;
-    } all[] = {{"--port", double(o.http.port), 0, 65535},
-               {"--queue", double(o.max_queue), 0, 100000},
-               {"--turn-ms", double(o.engine.turn_ms), 0, 3600e3},
-               {"--head-seconds", double(o.http.head_seconds), 1, 3600},
-               {"--temp", d.temperature, 0, 100},
-               {"--top-k", double(d.top_k), 0, 1e6},
-               {"--top-p", d.top_p, 1e-6, 1},
-               {"--min-p", d.min_p, 0, 1}};
+    } all[] = {
+        {"--port", double(o.http.port), 0, 65535},          {"--queue", double(o.max_queue), 0, 100000},
+        {"--turn-ms", double(o.engine.turn_ms), 0, 3600e3}, {"--head-seconds", double(o.http.head_seconds), 1, 3600},
+        {"--temp", d.temperature.value_or(0), 0, 100},      {"--top-k", double(d.top_k.value_or(0)), 0, 1e6},
+        {"--top-p", d.top_p.value_or(1), 1e-6, 1},          {"--min-p", d.min_p.value_or(0), 0, 1},
+    };
     for (const auto& one : all) {
         if (one.value >= one.low && one.value <= one.high) continue;
         char text[120];
@@ -319,17 +317,9 @@ int main(int argc, char** argv) {
     cli::add_draft(app, o.engine.draft);
     cli::add_window(app, o.engine.window);
     add_options(app, o);
-    auspex::Sampling& d = o.defaults.sampling;
-    CLI::Option* const temperature = app.add_option("--temp", d.temperature, "Temperature unless the client names one");
-    CLI::Option* const top_k = app.add_option("--top-k", d.top_k, "The same for top-k");
-    CLI::Option* const top_p = app.add_option("--top-p", d.top_p, "The same for top-p");
-    CLI::Option* const min_p = app.add_option("--min-p", d.min_p, "The same for min-p");
-    const cli::Chosen chosen = [&] {
-        o.defaults.has_temperature = temperature->count() > 0;
-        o.defaults.has_top_k = top_k->count() > 0;
-        o.defaults.has_top_p = top_p->count() > 0;
-        o.defaults.has_min_p = min_p->count() > 0;
-        return serve(o);
-    };
-    return cli::run_command(app, cli::utf8_arguments(argc, argv), chosen);
+    app.add_option("--temp", o.defaults.temperature, "Temperature unless the client names one");
+    app.add_option("--top-k", o.defaults.top_k, "The same for top-k");
+    app.add_option("--top-p", o.defaults.top_p, "The same for top-p");
+    app.add_option("--min-p", o.defaults.min_p, "The same for min-p");
+    return cli::run_command(app, cli::utf8_arguments(argc, argv), [&] { return serve(o); });
 }

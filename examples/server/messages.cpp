@@ -311,8 +311,7 @@ class MessagesReader {
 HttpAnswer refuse(const Failure& failure) { return json_answer(anthropic_error(failure), failure.status); }
 
 Failure read(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to) {
-    Failure failure = s.engine.check();
-    if (failure.ok()) failure = parse_body(r.body, body);
+    Failure failure = open_body(s, r, body);
     if (!failure.ok()) return failure;
     MessagesReader reader(*body);
     Conversation conversation;

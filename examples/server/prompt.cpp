@@ -10,7 +10,7 @@
 namespace server {
 
 void complete_defaults(const std::vector<auspex::FileValue>& metadata, Defaults* to) {
-    auspex::Sampling card;
+    auspex::Sampling& card = to->sampling;
     card.temperature = 0.7f;
     card.top_k = 20;
     card.top_p = 0.95f;
@@ -25,12 +25,10 @@ void complete_defaults(const std::vector<auspex::FileValue>& metadata, Defaults*
         if (v.key == "general.sampling.penalty_last_n" && value >= 0 && value <= 4096)
             card.penalty_window = static_cast<uint32_t>(value);
     }
-    if (!to->has_temperature) to->sampling.temperature = card.temperature;
-    if (!to->has_top_k) to->sampling.top_k = card.top_k;
-    if (!to->has_top_p) to->sampling.top_p = card.top_p;
-    if (!to->has_min_p) to->sampling.min_p = card.min_p;
-    to->sampling.repeat_penalty = card.repeat_penalty;
-    to->sampling.penalty_window = card.penalty_window;
+    card.temperature = to->temperature.value_or(card.temperature);
+    card.top_k = to->top_k.value_or(card.top_k);
+    card.top_p = to->top_p.value_or(card.top_p);
+    card.min_p = to->min_p.value_or(card.min_p);
 }
 
 namespace {

@@ -12,8 +12,9 @@ namespace server {
 
 /// What a client leaves open.
 struct Defaults {
-    auspex::Sampling sampling;
-    bool has_temperature = false, has_top_k = false, has_top_p = false, has_min_p = false;  ///< given by the user
+    std::optional<float> temperature, top_p, min_p;  ///< given by the user
+    std::optional<int> top_k;
+    auspex::Sampling sampling;                               ///< by complete_defaults()
     std::optional<bool> enable_thinking, preserve_thinking;  ///< where not given, what the template does by itself
 };
 /// The sampling that the model's file recommends (general.sampling.*) where the user gives none; else that of the cards

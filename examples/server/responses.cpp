@@ -352,8 +352,7 @@ void refuse_unsupported(const Fields& fields) {
 }
 
 Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {
-    Failure failure = s.engine.check();
-    if (failure.ok()) failure = parse_body(r.body, body);
+    Failure failure = open_body(s, r, body);
     Conversation conversation;
     if (failure.ok()) failure = read_items(s, *body, &conversation, messages);
     if (!failure.ok()) return failure;

@@ -36,6 +36,22 @@ Json IdStore::select(const std::function<bool(const Json&)>& wanted) const {
     return found;
 }
 
+Failure open_body(const Service& s, const HttpRequest& r, Json* body) {
+    const Failure failure = s.engine.check();
+    return failure.ok() ? parse_body(r.body, body) : failure;
+}
+
+Failure read_ids(const Service& s, const Json& list, const std::string& field, std::vector<Token>* to) {
+    const uint32_t n_vocab = s.engine.model().info().n_vocab;
+    for (const Json& id : list) {
+        if (!id.is_number_unsigned() || id.get<uint64_t>() >= n_vocab)
+            return bad_request(field + " has " + describe(id) + ", expected token ids from 0 to " +
+                               std::to_string(n_vocab - 1));
+        to->push_back(id.get<Token>());
+    }
+    return {};
+}
+
 Failure read_limits(const Json& body, GenerationRequest* to) {
     Failure failure;
     const Fields fields(body, "", &failure);

@@ -66,6 +66,10 @@ HttpAnswer slot_action(Service& s, const HttpRequest& r);             // slots.c
 /// Answers that all of them give.
 HttpAnswer failed(const Failure& failure);
 
+/// The body of a request that needs the model. Fails before it is loaded.
+Failure open_body(const Service& s, const HttpRequest& r, Json* body);
+/// A list of token ids. field: its name.
+Failure read_ids(const Service& s, const Json& list, const std::string& field, std::vector<Token>* to);
 /// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens; n.
 Failure read_limits(const Json& body, GenerationRequest* to);
 /// What other servers add to the protocols, where it changes the reply and this one does not do it. form: the field

@@ -9,11 +9,6 @@ namespace {
 
 constexpr size_t kLongText = size_t{1} << 20;  ///< bytes, above which texts are tokenized one at a time
 
-Failure open_body(Service& s, const HttpRequest& r, Json* body) {
-    const Failure failure = s.engine.check();
-    return failure.ok() ? parse_body(r.body, body) : failure;
-}
-
 /// A token's bytes: text if they are UTF-8, else a list of numbers.
 Json piece(const std::string& bytes) {
     if (is_utf8(bytes)) return bytes;
@@ -59,14 +54,9 @@ HttpAnswer detokenize(Service& s, const HttpRequest& r) {
     const Fields fields(body, "", &failure);
     const Json* tokens = fields.list("tokens");
     if (!tokens) fields.refuse("tokens", "a list of token ids");
-    if (!failure.ok()) return failed(failure);
     std::vector<Token> ids;
-    for (const Json& id : *tokens) {
-        if (!id.is_number_unsigned() || id.get<uint64_t>() >= s.engine.model().info().n_vocab)
-            return failed(bad_request("tokens has " + describe(id) + ", expected ids from 0 to " +
-                                      std::to_string(s.engine.model().info().n_vocab - 1)));
-        ids.push_back(id.get<Token>());
-    }
+    if (failure.ok()) failure = read_ids(s, *tokens, "tokens", &ids);
+    if (!failure.ok()) return failed(failure);
     std::string content;
     const Status status = s.engine.model().decode(ids, {true}).get(content);
     return status.ok() ? json_answer({{"content", content}}) : failed(from_status(status));
