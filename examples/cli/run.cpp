@@ -69,6 +69,35 @@ Status keep(SessionFlag* kept, bool verbose, std::vector<Token> shown, const Gen
     return save_session(kept, verbose, "", session, report);
 }
 
+/// What a terminal shows after the text.
+void tell_result(const RunOptions& o, const std::string& device, size_t n_prompt, const Generated& made,
+                 const auspex::Session& session) {
+    if (made.stop_reason == "context" && (o.generate.n >= 0 || made.ids.empty()))
+        note("the context is full after " + std::to_string(made.ids.size()) + " tokens; give a larger --ctx");
+    if (!stderr_is_terminal() && !o.place.verbose) return;
+    char rate[32] = "";
+    if (made.decode_tps()) std::snprintf(rate, sizeof rate, ", %.1f/s", *made.decode_tps());
+    std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens%s; %s; stopped by %s]\n", n_prompt,
+                 made.prefill_tps(), made.ids.size(), rate, printable(device).c_str(), made.stop_reason.c_str());
+    const std::string drafting = draft_line(session);
+    if (!drafting.empty()) std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
+}
+
+/// --json: the members that every run has.
+nlohmann::ordered_json result_json(const std::string& device, size_t n_prompt, const Generated& made) {
+    nlohmann::ordered_json line;
+    line["text"] = made.text;
+    line["ids"] = made.ids;
+    line["prompt_tokens"] = n_prompt;
+    line["tokens"] = made.ids.size();
+    line["prefill_tps"] = made.prefill_tps();
+    line["decode_tps"] = made.decode_tps() ? nlohmann::ordered_json(*made.decode_tps()) : nlohmann::ordered_json();
+    line["device"] = device;
+    line["stop_reason"] = made.stop_reason;
+    line["sync"] = sync_json(made.synced);
+    return line;
+}
+
 Status run(const RunOptions& o, int* exit_code) {
     Status s = check_generate(o.generate);
     if (!s.ok()) return s;
@@ -118,40 +147,19 @@ Status run(const RunOptions& o, int* exit_code) {
     costs.load(on, options, session);
     if (o.place.verbose || stderr_is_terminal()) tell_windows(session.stats());
 
-    const bool stream = !o.json;
     Generated made;
-    s = generate(on.model, session, history, {}, sampling, o.generate, stream, &made);
+    s = generate(on.model, session, history, {}, sampling, o.generate, !o.json, &made);
     if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
     costs.save(session);
     auspex::SaveReport saved;
     const Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
-    const std::optional<double> decode_tps = made.decode_tps();
-    if (stream) {
-        if (made.stop_reason == "context" && (o.generate.n >= 0 || made.ids.empty()))
-            note("the context is full after " + std::to_string(made.ids.size()) + " tokens; give a larger --ctx");
-        char rate[32] = "";
-        if (decode_tps) std::snprintf(rate, sizeof rate, ", %.1f/s", *decode_tps);
-        if (stderr_is_terminal() || o.place.verbose)
-            std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens%s; %s; stopped by %s]\n", ids.size(),
-                         made.prefill_tps(), made.ids.size(), rate, printable(on.device.name()).c_str(),
-                         made.stop_reason.c_str());
-        const std::string drafting = draft_line(session);
-        if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))
-            std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
+    if (!o.json) {
+        tell_result(o, on.device.name(), ids.size(), made, session);
         return done;
     }
-    nlohmann::ordered_json line;
-    line["text"] = made.text;
-    line["ids"] = made.ids;
-    line["prompt_tokens"] = ids.size();
-    line["tokens"] = made.ids.size();
-    line["prefill_tps"] = made.prefill_tps();
-    line["decode_tps"] = decode_tps ? nlohmann::ordered_json(*decode_tps) : nlohmann::ordered_json();
-    line["device"] = on.device.name();
-    line["stop_reason"] = made.stop_reason;
-    line["sync"] = sync_json(made.synced);
+    nlohmann::ordered_json line = result_json(on.device.name(), ids.size(), made);
     if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session);
     if (!kept.path.empty())
         line["session"] = {{"tokens_before", kept.file.n_token},
