@@ -171,7 +171,7 @@ class Arguments(BaseCli):
         for arguments, option, reader in ((["--devices", nowhere], "--model", file),
                                           ([*cpu, nowhere], "--model", file),
                                           ([*cpu, DEMO], "--model", file),
-                                          ([*cpu, "--mtp-file", DEMO], "--mtp-file", file),
+                                          ([*cpu, "--mtp-file", DEMO], "--mtp-file", "expected --plan, --device with"),
                                           ([*cpu, "--ctx", 99999999999], "--ctx", session),
                                           ([*cpu, "--draft-window", -5], "--draft-window", session),
                                           ([*cpu, "--memory-limit", "1G"], "--memory-limit", session),

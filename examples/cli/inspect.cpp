@@ -38,7 +38,8 @@ Status check_read(const InspectOptions& o, Mode mode) {
         std::vector<const char*> options;
     } kReadBy[] = {
         {kFile, "neither --plan nor --device nor --devices", {"--tensors"}},
-        {kFile | kPlan | kSteps, "--plan, --device with a GPU, or neither", {"--model", "--mtp-file"}},
+        {kFile | kPlan | kSteps, "--plan, --device with a GPU, or neither", {"--model"}},
+        {kFile | kPlan | kSteps, "--plan, --device with a file and a GPU, or neither", {"--mtp-file"}},
         {kPlan | kDevice | kSteps, "--plan or --device beside it", {"--threads", "--cpu-path"}},
         {kPlan | kSteps,
          "--plan or --device with a file and a GPU beside it",
