@@ -190,6 +190,44 @@ struct Lowering {
         nodes.push_back(d);
     }
 
+    /// A product, or with the two operations after it the products of gate and up and their swiglu. Returns the number
+    /// of operations.
+    size_t matmul(size_t i) {
+        const auto holds = [w = ops[i].w[0]](const Pair& p) { return p.gate == w; };
+        if (std::none_of(pairs.begin(), pairs.end(), holds) || !is_pair(plan, ops, i, n)) {
+            product(ops[i], ops[i].out);
+            return 1;
+        }
+        product(ops[i], ops[i + 2].out);
+        nodes.back().epilogue = Node::Epilogue::swiglu;
+        nodes.back().op = &ops[i + 2];
+        fused_from[ops[i + 1].out] = fused_from[ops[i + 2].out] = kNoSlot;
+        return 3;
+    }
+
+    /// True if a later attention reads the cache that operation i writes: it does the write.
+    bool attend_writes(size_t i) const {
+        for (size_t j = i + 1; j < n; ++j)
+            if (ops[j].kind == OpKind::attend && ops[j].state == ops[i].state) return true;
+        return false;
+    }
+
+    /// Attention and the write of its cache before it.
+    Status attend(size_t i, Node d) {
+        const Op& op = ops[i];
+        size_t j = i;
+        while (j-- > 0 && !(ops[j].kind == OpKind::kv_write && ops[j].state == op.state)) {
+        }
+        if (j >= i || written_between(ops, j, i, ops[j].in[0]) || written_between(ops, j, i, ops[j].in[1]))
+            return fail(Code::unsupported, "attend of layer ", op.layer,
+                        " does not follow the kv_write of its cache; the Vulkan machine runs them together");
+        d.kind = Node::Kind::attend;
+        d.write = &ops[j];
+        d.x2 = op.in[1];
+        nodes.push_back(d);
+        return {};
+    }
+
     Status run();
 };
 
@@ -234,20 +272,7 @@ Status Lowering::run() {
                 d.eps = op.eps;
                 nodes.push_back(d);
                 break;
-            case OpKind::matmul: {
-                const bool paired =
-                    std::any_of(pairs.begin(), pairs.end(), [&](const Pair& p) { return p.gate == op.w[0]; });
-                if (paired && is_pair(plan, ops, i, n)) {
-                    product(op, ops[i + 2].out);
-                    nodes.back().epilogue = Node::Epilogue::swiglu;
-                    nodes.back().op = &ops[i + 2];
-                    fused_from[ops[i + 1].out] = fused_from[ops[i + 2].out] = kNoSlot;
-                    i += 2;
-                } else {
-                    product(op, op.out);
-                }
-                break;
-            }
+            case OpKind::matmul: i += matmul(i) - 1; break;
             case OpKind::swiglu:
                 d.kind = Node::Kind::swiglu;
                 d.x2 = op.in[1];
@@ -257,29 +282,12 @@ Status Lowering::run() {
                 d.kind = Node::Kind::delta;
                 nodes.push_back(d);
                 break;
-            case OpKind::kv_write: {
+            case OpKind::kv_write:
                 d.kind = Node::Kind::append;
                 d.y = kNoSlot;
-                // A later attention that reads this cache does the write.
-                size_t j = i + 1;
-                while (j < n && !(ops[j].kind == OpKind::attend && ops[j].state == op.state)) ++j;
-                if (j == n) nodes.push_back(d);
+                if (!attend_writes(i)) nodes.push_back(d);
                 break;
-            }
-            case OpKind::attend: {
-                d.kind = Node::Kind::attend;
-                size_t j = i;
-                while (j-- > 0 && !(ops[j].kind == OpKind::kv_write && ops[j].state == op.state)) {
-                }
-                if (j >= i || written_between(ops, j, i, ops[j].in[0]) || written_between(ops, j, i, ops[j].in[1]))
-                    return fail(Code::unsupported, "attend of layer ", op.layer,
-                                " does not follow the kv_write of its cache; the Vulkan machine runs them together");
-                d.write = &ops[j];
-                d.x = op.in[0];
-                d.x2 = op.in[1];
-                nodes.push_back(d);
-                break;
-            }
+            case OpKind::attend: AUSPEX_TRY(attend(i, d)); break;
             case OpKind::moe:
                 d.kind = Node::Kind::experts;
                 fed(d);
