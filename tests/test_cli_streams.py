@@ -167,10 +167,8 @@ class Arguments(BaseCli):
 
     def test_inspect_refuses_an_option_that_nobody_reads(self):
         cpu, nowhere = ["--device", "cpu"], "/no/such.gguf"
-        file, session = "expected --plan, --device with a GPU", "expected --plan or --device with a file and a GPU"
-        for arguments, option, reader in ((["--devices", nowhere], "--model", file),
-                                          ([*cpu, nowhere], "--model", file),
-                                          ([*cpu, DEMO], "--model", file),
+        session = "expected --plan or --device with a file beside it"
+        for arguments, option, reader in ((["--devices", nowhere], "--model", "expected --plan, --device, or neither"),
                                           ([*cpu, "--mtp-file", DEMO], "--mtp-file", "expected --plan, --device with"),
                                           ([*cpu, "--ctx", 99999999999], "--ctx", session),
                                           ([*cpu, "--draft-window", -5], "--draft-window", session),
@@ -182,6 +180,10 @@ class Arguments(BaseCli):
                                           (["--devices", "--tensors"], "--tensors", "expected neither --plan")):
             self.refused(2, "bad_argument", f"{option} has no meaning here, {reader}", run=["inspect", *arguments])
         self.done("inspect", "--device", "cpu", "--threads", 1, "--cpu-path", "reference")
+        # A file beside a device is read, whatever the device.
+        self.refused(2, "not_found", nowhere, run=["inspect", *cpu, nowhere])
+        self.refused(2, "bad_argument", "--ctx 99999999999", run=["inspect", *cpu, DEMO, "--ctx", 99999999999])
+        self.done("inspect", *cpu, DEMO, "--ctx", 256)
 
     def test_standard_output_is_no_file(self):
         for options in (["logits", "--ids", "1,2", "--out"], ["logits", "--ids", "1,2", "--mtp", 1, "--mtp-out"],

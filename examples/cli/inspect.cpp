@@ -27,7 +27,7 @@ struct InspectOptions {
     bool no_mtp = false;
 };
 
-/// What is shown; steps: a device and what a file's model dispatches on it, a GPU.
+/// What is shown; steps: a device and a file, with what its model dispatches if that is a GPU.
 enum Mode : unsigned { kFile = 1, kPlan = 2, kDevice = 4, kSteps = 8, kDevices = 16 };
 
 /// Names an option that was given and that this mode does not read.
@@ -38,11 +38,11 @@ Status check_read(const InspectOptions& o, Mode mode) {
         std::vector<const char*> options;
     } kReadBy[] = {
         {kFile, "neither --plan nor --device nor --devices", {"--tensors"}},
-        {kFile | kPlan | kSteps, "--plan, --device with a GPU, or neither", {"--model"}},
-        {kFile | kPlan | kSteps, "--plan, --device with a file and a GPU, or neither", {"--mtp-file"}},
+        {kFile | kPlan | kSteps, "--plan, --device, or neither", {"--model"}},
+        {kFile | kPlan | kSteps, "--plan, --device with a file, or neither", {"--mtp-file"}},
         {kPlan | kDevice | kSteps, "--plan or --device beside it", {"--threads", "--cpu-path"}},
         {kPlan | kSteps,
-         "--plan or --device with a file and a GPU beside it",
+         "--plan or --device with a file beside it",
          {"--window", "--kv-budget", "--kv-type", "--ubatch", "--exact-prompts", "--draft", "--draft-vocab",
           "--draft-window", "--ctx", "--memory-limit", "--no-mtp"}},
     };
@@ -186,41 +186,45 @@ Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, 
     return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
 }
 
+/// What a session would be made of, from the header alone.
+Status read_choice(const InspectOptions& o, std::string* path, auspex::LoadOptions* load,
+                   auspex::SessionOptions* options) {
+    Status s = find_model(o.place.model).get(*path);
+    load->mtp = !o.no_mtp;
+    load->mtp_file = o.place.mtp_file;
+    FileInfo file;
+    if (s.ok()) s = auspex::read_file_info(path->c_str(), *load).get(file);
+    if (s.ok()) s = file.plan_status;
+    return s.ok() ? session_options(o, file.model, options) : s;
+}
+
 /// --plan: every byte, from the header alone.
 Status show_plan(const InspectOptions& o) {
     std::string path;
-    Status s = check_read(o, kPlan);
-    if (s.ok()) s = find_model(o.place.model).get(path);
     auspex::LoadOptions load;
-    load.mtp = !o.no_mtp;
-    load.mtp_file = o.place.mtp_file;
-    FileInfo file;
-    if (s.ok()) s = auspex::read_file_info(path.c_str(), load).get(file);
-    if (s.ok()) s = file.plan_status;
+    auspex::SessionOptions options;
+    Status s = check_read(o, kPlan);
+    if (s.ok()) s = read_choice(o, &path, &load, &options);
     auspex::Device device;
     if (s.ok()) s = open_device(o.place).get(device);
-    auspex::SessionOptions options;
-    if (s.ok()) s = session_options(o, file.model, &options);
     auspex::MemoryPlan plan;
     if (s.ok()) s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
     if (!s.ok()) return s;
     return print(o.json ? plan_json(plan) : printable(path + " on " + device.name()) + "\n" + plan_text(plan));
 }
 
-/// The work of a one-row step, a four-row step and a prefill step of the model on a GPU.
+/// The work of a one-row step, a four-row step and a prefill step of the model on a GPU; none on the CPU, where the
+/// file and the options are checked alone.
 Status count_steps(const InspectOptions& o, const auspex::Device& device, std::vector<auspex::StepCounts>* to) {
     std::string path;
-    Status s = find_model(o.place.model).get(path);
-    if (!s.ok()) return s;
     auspex::LoadOptions load;
+    auspex::SessionOptions options;
+    Status s = read_choice(o, &path, &load, &options);
+    if (!s.ok() || device.kind() != auspex::Kind::vulkan) return s;
     load.progress = progress_line();
-    load.mtp = !o.no_mtp;
-    load.mtp_file = o.place.mtp_file;
     auspex::Model model;
     s = auspex::Model::load(device, path.c_str(), load).get(model);
     clear_progress_line();
-    auspex::SessionOptions options;
-    if (s.ok()) s = session_options(o, model.info(), &options);
     auspex::Session session;
     if (s.ok()) s = auspex::Session::create(model, options).get(session);
     for (const uint32_t n_row : {1u, 4u, 0u}) {
@@ -234,11 +238,11 @@ Status count_steps(const InspectOptions& o, const auspex::Device& device, std::v
 /// --device: what was found on it; with a model, also the work of its steps.
 Status show_device(const InspectOptions& o) {
     auspex::Device device;
-    Status s = open_device(o.place).get(device);
-    const bool counted = s.ok() && !o.place.model.empty() && device.kind() == auspex::Kind::vulkan;
-    if (s.ok()) s = check_read(o, counted ? kSteps : kDevice);
+    const bool with_file = !o.place.model.empty();
+    Status s = check_read(o, with_file ? kSteps : kDevice);
+    if (s.ok()) s = open_device(o.place).get(device);
     std::vector<auspex::StepCounts> steps;
-    if (s.ok() && counted) s = count_steps(o, device, &steps);
+    if (s.ok() && with_file) s = count_steps(o, device, &steps);
     if (!s.ok()) return s;
     const std::string report = device.report();
     if (o.json) {
@@ -252,7 +256,7 @@ Status show_device(const InspectOptions& o) {
     }
     std::string out = printable(device.name() + "\n" + report, true);
     if (out.back() != '\n') out += "\n";
-    if (counted) out += "\nsteps         rows  dispatches    barriers   pipelines\n";
+    if (!steps.empty()) out += "\nsteps         rows  dispatches    barriers   pipelines\n";
     for (size_t i = 0; i < steps.size(); ++i) {
         char row[96];
         std::snprintf(row, sizeof row, "  %-8s %7u %11u %11u %11u\n", i < 2 ? "decode" : "prefill", steps[i].n_row,
