@@ -200,6 +200,17 @@ TEST_CASE("regular expressions: errors name the place and the reason") {
     for (const char* p : {"a\\01", "\\00", "[\\07]"})
         CHECK_MESSAGE(regex_error(p).find("an octal escape at byte") != std::string::npos, p);
     CHECK(verdict(regex("a\\0b[\\0]"), std::string_view("a\0b\0", 4)) == 2);
+    for (const char* p : {"a^b", "a(^b|c)", "(^a|b)c$|x$y", "^(a^|b)$", "(^a)*"})
+        CHECK_MESSAGE(
+            regex_error(p).find("at the ends of the pattern and of its alternatives only") != std::string::npos, p);
+    std::string anchored = "(^a$", plain = "^(a";
+    for (int i = 0; i < 1000; ++i) {
+        anchored += "|^a" + std::to_string(i) + "$";
+        plain += "|a" + std::to_string(i);
+    }
+    CHECK(regex_error(anchored + ")").find("more than 1000 sequences; write the anchors outside the group") !=
+          std::string::npos);
+    CHECK(verdict(regex(plain + ")$"), "a999") == 2);
 }
 
 TEST_CASE("hostile grammars are refused or run within bounds of work and memory") {

@@ -350,7 +350,9 @@ class RegexWriter {
   public:
     RegexWriter(ExprPool& pool, const std::vector<RegexNode>& nodes, Writing writing)
         : pool_(pool), nodes_(nodes), writing_(writing) {}
-    bool misplaced = false;  ///< an anchor that is not at an end
+    enum class Refusal : uint8_t { none, misplaced, too_many };
+    Refusal refusal = Refusal::none;  ///< of anchors
+    static constexpr size_t kMaxSequences = 1000;
 
     ExprId plain(uint32_t i) {
         const RegexNode& n = nodes_[i];
@@ -362,14 +364,14 @@ class RegexWriter {
                 for (const uint32_t p : n.parts) parts.push_back(plain(p));
                 return pool_.choice(std::move(parts));
             case NodeKind::repeat: return pool_.repeat(plain(n.parts[0]), n.lo, n.hi);
-            default: misplaced = true; return kNoMatch;
+            default: refusal = Refusal::misplaced; return kNoMatch;
         }
     }
 
     /// Some part of a text, or all of it, with anchors at the ends. `gap` is what may stand before and after.
     ExprId search(std::vector<uint32_t> sequence, ExprId gap) {
-        if (++n_expanded_ > 1000) misplaced = true;
-        if (misplaced) return kNoMatch;
+        if (refusal == Refusal::none && ++n_sequence_ > kMaxSequences) refusal = Refusal::too_many;
+        if (refusal != Refusal::none) return kNoMatch;
         for (const bool front : {true, false}) {
             // A group at an end that holds an anchor is divided into its alternatives.
             if (sequence.empty()) break;
@@ -394,27 +396,17 @@ class RegexWriter {
         while (first < last && nodes_[sequence[first]].kind == NodeKind::begin) ++first;
         while (last > first && nodes_[sequence[last - 1]].kind == NodeKind::end) --last;
         const bool from_begin = first > 0, to_end = last < sequence.size();
-        if ((from_begin || to_end) && first < last) {
-            // What an anchor uncovered may be a group with another anchor.
-            const bool again = nodes_[sequence[first]].anchored || nodes_[sequence[last - 1]].anchored;
-            if (again) {
-                const std::vector<uint32_t> inner(sequence.begin() + static_cast<std::ptrdiff_t>(first),
-                                                  sequence.begin() + static_cast<std::ptrdiff_t>(last));
-                return inner_search(inner, from_begin, to_end, gap);
-            }
-        }
+        // What both anchors uncovered may be a group with others, which say nothing new at their own end.
+        if (from_begin && to_end && first < last &&
+            (nodes_[sequence[first]].anchored || nodes_[sequence[last - 1]].anchored))
+            return search(std::vector<uint32_t>(sequence.begin() + static_cast<std::ptrdiff_t>(first),
+                                                sequence.begin() + static_cast<std::ptrdiff_t>(last)),
+                          kEmptyText);
         const ExprId body = joined(sequence, first, last);
         return pool_.concat({from_begin ? kEmptyText : gap, body, to_end ? kEmptyText : gap});
     }
 
   private:
-    ExprId inner_search(const std::vector<uint32_t>& inner, bool from_begin, bool to_end, ExprId gap) {
-        // Both anchors known: anchors within say nothing new at their own end and are refused elsewhere.
-        if (from_begin && to_end) return search(inner, kEmptyText);
-        misplaced = true;
-        (void)gap;
-        return kNoMatch;
-    }
     ExprId joined(const std::vector<uint32_t>& parts, size_t first, size_t last) {
         ExprId e = kEmptyText;
         while (last > first) {
@@ -440,7 +432,7 @@ class RegexWriter {
     ExprPool& pool_;
     const std::vector<RegexNode>& nodes_;
     Writing writing_;
-    size_t n_expanded_ = 0;
+    size_t n_sequence_ = 0;  ///< that search() was asked for
 };
 
 }  // namespace regex_impl
@@ -453,7 +445,12 @@ Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent ex
     const ExprId gap =
         extent == Extent::whole ? kEmptyText : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
     const ExprId e = writer.search({root}, gap);
-    if (writer.misplaced)
+    using Refusal = regex_impl::RegexWriter::Refusal;
+    if (writer.refusal == Refusal::too_many)
+        return fail(Code::unsupported, "pattern ", quote(pattern, 60), ": its alternatives with ^ or $ are more than ",
+                    regex_impl::RegexWriter::kMaxSequences,
+                    " sequences; write the anchors outside the group, as in ^(a|b)$");
+    if (writer.refusal == Refusal::misplaced)
         return fail(Code::unsupported, "pattern ", quote(pattern, 60),
                     ": ^ and $ are supported at the ends of the pattern and of its alternatives only");
     return e;
