@@ -63,9 +63,7 @@ std::pair<ExprId, ExprId> Automaton::split_slowly(ExprId e) {
         if (wide) break;
         wide = pool[first].wide;
     }
-    ExprId joined = kEmptyText;
-    for (; !unit.empty(); unit.pop_back()) joined = pool.concat(unit.back(), joined);
-    return {joined, rest};
+    return {pool.concat(unit), rest};
 }
 
 void Automaton::emit(Closure& c, const Reading& r) {

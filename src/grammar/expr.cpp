@@ -109,11 +109,7 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
     n.nullable = kind == ExprKind::both;
     for (const ExprId p : parts) {
         lists_.push_back(p);
-        n.regular = n.regular && nodes_[p].regular;
-        n.logic = n.logic || nodes_[p].logic;
-        n.wide = n.wide || nodes_[p].wide;
-        n.counted = n.counted || nodes_[p].counted;
-        n.crowded = n.crowded || nodes_[p].crowded;
+        n.inherit(nodes_[p]);
         n.nullable = kind == ExprKind::both ? n.nullable && nodes_[p].nullable : n.nullable || nodes_[p].nullable;
     }
     n.crowded = n.crowded || (kind == ExprKind::choice && n.counted && n.b > max_parts_);
@@ -176,20 +172,15 @@ ExprId ExprPool::pair(ExprId a, ExprId b) {
     n.kind = ExprKind::concat;
     n.a = a;
     n.b = b;
-    const ExprNode &x = nodes_[a], &y = nodes_[b];
-    n.regular = x.regular && y.regular;
-    n.nullable = x.nullable && y.nullable;
-    n.logic = x.logic || y.logic;
-    n.wide = x.wide || y.wide;
-    n.counted = x.counted || y.counted;
-    n.crowded = x.crowded || y.crowded;
+    n.nullable = nodes_[a].nullable && nodes_[b].nullable;
+    n.inherit(nodes_[a]);
+    n.inherit(nodes_[b]);
     return intern(n);
 }
 
-ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
-    ExprId e = kEmptyText;
-    for (const ExprId* p = parts.end(); p != parts.begin();) e = concat(*--p, e);
-    return e;
+ExprId ExprPool::concat(Span<const ExprId> parts, ExprId rest) {
+    for (size_t i = parts.size(); i-- > 0;) rest = concat(parts[i], rest);
+    return rest;
 }
 
 void ExprPool::flatten(ExprKind kind, std::vector<ExprId>& parts) const {
@@ -263,12 +254,9 @@ ExprId ExprPool::except(ExprId a) {
     ExprNode n;
     n.kind = ExprKind::except;
     n.a = a;
-    n.regular = nodes_[a].regular;
     n.nullable = !nodes_[a].nullable;
+    n.inherit(nodes_[a]);
     n.logic = a != kNoMatch;
-    n.wide = nodes_[a].wide;
-    n.counted = nodes_[a].counted;
-    n.crowded = nodes_[a].crowded;
     return intern(n);
 }
 
@@ -285,12 +273,9 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     n.a = a;
     n.lo = lo;
     n.hi = hi;
-    n.regular = nodes_[a].regular;
-    n.logic = nodes_[a].logic;
     n.nullable = lo == 0;
-    n.wide = nodes_[a].wide;
-    n.counted = lo > 1 || hi != kUnbounded || nodes_[a].counted;
-    n.crowded = nodes_[a].crowded;
+    n.inherit(nodes_[a]);
+    n.counted = n.counted || lo > 1 || hi != kUnbounded;
     if (hi >= expr_impl::kWideRepeat) {
         // A set of its own, or one alternative of an element that is written again and again.
         const auto is_wide = [this](ExprId e) {
@@ -588,8 +573,7 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
         ExprId rest = e;
         for (; rest >= n_base && nodes_[rest].kind == ExprKind::concat; rest = nodes_[rest].b)
             elements.push_back(copy_to(other, nodes_[rest].a, n_base, done));
-        copy = copy_to(other, rest, n_base, done);
-        for (; !elements.empty(); elements.pop_back()) copy = other.concat(elements.back(), copy);
+        copy = other.concat(elements, copy_to(other, rest, n_base, done));
     } else if (n.kind == ExprKind::choice || n.kind == ExprKind::both) {
         std::vector<ExprId> parts;
         for (const ExprId p : this->parts(e)) parts.push_back(copy_to(other, p, n_base, done));

@@ -68,6 +68,14 @@ struct ExprNode {
     bool crowded = false;   ///< a choice of too many parts within, which a text has led to: not to be followed
     bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
     uint32_t a = 0, b = 0, lo = 0, hi = 0;
+    /// Takes over what holds for a whole because it holds for a part.
+    void inherit(const ExprNode& part) {
+        regular = regular && part.regular;
+        logic = logic || part.logic;
+        counted = counted || part.counted;
+        crowded = crowded || part.crowded;
+        wide = wide || part.wide;
+    }
     /// Alternatives of this sort may be matched as one expression: none of them can become too many to follow.
     bool is_plain() const { return regular && !wide && !counted && !logic; }
     bool operator==(const ExprNode& o) const {
@@ -116,7 +124,8 @@ class ExprPool {
     ExprId text(std::string_view text);
     ExprId multiple(uint32_t modulus, uint32_t remainder);
     ExprId concat(ExprId a, ExprId b);
-    ExprId concat(std::initializer_list<ExprId> parts);
+    ExprId concat(Span<const ExprId> parts, ExprId rest = kEmptyText);
+    ExprId concat(std::initializer_list<ExprId> parts) { return concat({parts.begin(), parts.size()}, kEmptyText); }
     ExprId choice(std::vector<ExprId> parts);
     ExprId choice(ExprId a, ExprId b) { return choice(std::vector<ExprId>{a, b}); }
     ExprId both(std::vector<ExprId> parts);

@@ -54,9 +54,7 @@ ExprId ExprPool::clip(ExprId e, uint32_t n) {
         if (last) break;
         e = nodes_[e].b;
     }
-    ExprId out = kEmptyText;
-    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
-    return out;
+    return concat(elements);
 }
 
 /// The counts of a sequence's elements; an element that is no repetition comes once.

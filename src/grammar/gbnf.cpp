@@ -115,9 +115,7 @@ class GbnfReader {
                 parts.push_back(part);
                 space(depth > 0);
             }
-            ExprId sequence = kEmptyText;
-            for (; !parts.empty(); parts.pop_back()) sequence = rules_.pool.concat(parts.back(), sequence);
-            ways.push_back(sequence);
+            ways.push_back(rules_.pool.concat(parts));
         } while (take("|"));
         out = rules_.pool.choice(std::move(ways));
         return true;
