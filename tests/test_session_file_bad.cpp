@@ -175,6 +175,12 @@ TEST_CASE("absurd counts are refused and take no memory") {
     d.forge(PartKind::text, 0, d.late.size(), false);  // as it was
     CHECK(d.attempt().ok());
     CHECK(history(d.victim) == d.late);
+    // A session without a draft block does not know how long its rows are.
+    d.forge(PartKind::draft_rows, 2, 3, true);
+    Session plain = open(d.model, options_of());
+    const std::string text = plain.load(d.copy.c_str()).status().message();
+    CHECK_MESSAGE(text.find("block 0 of draft rows has 3 rows in ") != std::string::npos, text);
+    CHECK_MESSAGE(text.find(say(" bytes, expected ", kFileRows, ". Use a copy")) != std::string::npos, text);
 }
 
 TEST_CASE("a file of other weights or other options is refused with both named") {

@@ -78,7 +78,7 @@ Status check_rows(const FileContent& c, const std::vector<LogPart>& parts, uint6
         const uint64_t n = std::min<uint64_t>(kFileRows, n_row - i * kFileRows);
         if (p.first != i * kFileRows || p.n != n || (row_bytes != 0 && p.bytes != n * row_bytes))
             return bad(c, say("block ", i, " of ", what, " has ", p.n, " rows in ", p.bytes, " bytes, expected ", n,
-                              " in ", n * row_bytes));
+                              row_bytes == 0 ? std::string() : say(" in ", n * row_bytes)));
     }
     return {};
 }

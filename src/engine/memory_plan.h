@@ -38,7 +38,8 @@ void choose_ubatch(const Model::Impl& model, SessionOptions* o);
 /// The window of every attention layer, trunk first.
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes);
 
-/// The memory that loading `model` and opening a session take, to the byte. Reads only model.plan, no weights.
+/// The memory that loading `model` and opening a session take, to the byte. Reads the model's headers and
+/// tokenizer, no weights.
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives);
 
 /// Returns `done`, with the alternatives added to its text if it is out_of_memory.

@@ -216,7 +216,8 @@ void PrefixTree::asked_for(State& s) {
     n_lone_pin_ = 0;
 }
 
-/// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
+/// Brings rows 0 .. found.row and the state there into the context, and parks what other branches keep in its rows up
+/// to report.n_row.
 Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     locked_ = found.state;
     const uint32_t tip = claim_tip(found, report);
