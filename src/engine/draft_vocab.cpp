@@ -15,6 +15,19 @@ bool is_control(const Tokenizer& tokenizer, Token id) {
     return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
 }
 
+/// A given list with the control ids, ascending.
+Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> given) {
+    std::vector<Token> ids(given.begin(), given.end());
+    for (size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab)
+            return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
+    for (uint32_t i = 0; i < tokenizer.n_vocab() && i < n_vocab; ++i)
+        if (is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+}
+
 }  // namespace
 }  // namespace draft_vocab_impl
 
@@ -40,15 +53,14 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
     return ids;
 }
 
-Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> given) {
-    std::vector<Token> ids(given.begin(), given.end());
-    for (size_t i = 0; i < ids.size(); ++i)
-        if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab)
-            return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
-    for (uint32_t i = 0; i < tokenizer.n_vocab() && i < n_vocab; ++i)
-        if (draft_vocab_impl::is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
-    std::sort(ids.begin(), ids.end());
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+Result<std::vector<Token>> draft_head_ids(const Tokenizer& tokenizer, uint32_t n_vocab, const DraftOptions& d) {
+    std::vector<Token> ids;
+    const uint32_t n = draft_vocab_rows(d, n_vocab);
+    if (!d.vocab.empty())
+        AUSPEX_TRY(draft_vocab_impl::check_draft_vocab(tokenizer, n_vocab, d.vocab).get(ids));
+    else if (n > 0 && n < n_vocab)
+        ids = choose_draft_vocab(tokenizer, n_vocab, n, {});
+    if (ids.size() >= n_vocab) ids.clear();
     return ids;
 }
 
@@ -58,11 +70,8 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
     *bytes = 0;
     draft->n_vocab = draft_vocab_rows(*draft, n_vocab);
     std::vector<Token> ids;
-    if (!draft->vocab.empty())
-        AUSPEX_TRY(check_draft_vocab(model.tokenizer, n_vocab, draft->vocab).get(ids));
-    else if (draft->n_vocab > 0 && draft->n_vocab < n_vocab)
-        ids = choose_draft_vocab(model.tokenizer, n_vocab, draft->n_vocab, {});
-    if (ids.empty() || ids.size() >= n_vocab) {
+    AUSPEX_TRY(draft_head_ids(model.tokenizer, n_vocab, *draft).get(ids));
+    if (ids.empty()) {
         draft->vocab_by_use = false;
         return {};
     }

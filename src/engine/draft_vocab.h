@@ -25,8 +25,9 @@ inline uint32_t draft_vocab_rows(const DraftOptions& d, uint32_t n_vocab) {
 /// the lowest. `count` [n_vocab] or empty.
 std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,
                                       Span<const uint32_t> count);
-/// The same from a given list. errors: bad_argument: an id outside the vocabulary.
-Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
+/// The ids of the draft-only head that the options ask for, given or chosen; empty: none, or one as long as the
+/// vocabulary. errors: bad_argument: an id outside the vocabulary.
+Result<std::vector<Token>> draft_head_ids(const Tokenizer& tokenizer, uint32_t n_vocab, const DraftOptions& d);
 
 class DraftVocab {
   public:

@@ -150,29 +150,21 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     const Device::Impl& device = *model.device;
     MemoryPlan m;
     AUSPEX_TRY(check_session_options(model, o));
-    ContextOptions context;
-    AUSPEX_TRY(plan_context_options(plan, o, &context, &m.window_rule));
-    std::vector<KvShape> shapes;
-    AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
-    m.windows = windows_of(plan, shapes);
-    StateSizes sizes;
-    AUSPEX_TRY(checkpoint_sizes(plan, context).get(sizes));
-    AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
-    context.saved_state_bytes = saved_state_bytes(StateSizes::of(plan, shapes), m.checkpoint_bytes);
+    SessionLayout layout;
+    AUSPEX_TRY(session_layout(plan, o).get(layout));
+    m.windows = std::move(layout.windows);
+    m.window_rule = std::move(layout.window_rule);
+    m.checkpoint_bytes = layout.checkpoint_bytes;
     AUSPEX_TRY(plan_weights(model, plan, &m.items));
     const size_t n_weight = m.items.size();
-    AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
-    if (context.mtp) {
+    AUSPEX_TRY(device.machine->plan_context(plan, layout.context, &m.items));
+    if (layout.context.mtp) {
         add(&m.items, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
             MemoryPlace::allocator);
         std::vector<Token> ids;
-        const uint32_t n = draft_vocab_rows(o.draft, plan.n_vocab);
-        if (!o.draft.vocab.empty())
-            AUSPEX_TRY(check_draft_vocab(model.tokenizer, plan.n_vocab, o.draft.vocab).get(ids));
-        else if (n > 0 && n < plan.n_vocab)
-            ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
-        const uint32_t n_id = static_cast<uint32_t>(ids.size());
-        if (n_id != 0 && n_id < plan.n_vocab) AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
+        AUSPEX_TRY(draft_head_ids(model.tokenizer, plan.n_vocab, o.draft).get(ids));
+        if (!ids.empty())
+            AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
     }
     add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
@@ -191,7 +183,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     }
     if (device.machine->kind() == Kind::vulkan) m.pinned_bytes += m.checkpoint_bytes;
     m.total_bytes = m.weight_bytes + m.session_bytes;
-    for (const KvShape& s : shapes)
+    for (const KvShape& s : layout.kv)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
     m.limit_bytes = limit_of(model);
     m.fits = m.limit_bytes == 0 || counted_bytes(m) <= m.limit_bytes;
@@ -265,8 +257,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     const Plan* plan = &model.plan;
     SessionOptions defaults = o;
     ContextOptions context;
-    std::string rule;
-    if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
+    if (!plan_context_options(*plan, defaults, &context, nullptr).ok()) return;
     uint64_t min_bytes = counted_bytes(*m);
     std::string so_far;
     // Offers the changes before it and this one. It is kept where less counts than with those before it.
@@ -486,6 +477,20 @@ Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context) {
     return StateSizes::of(plan, shapes);
 }
 
+Result<SessionLayout> session_layout(const Plan& plan, SessionOptions& o) {
+    SessionLayout to;
+    AUSPEX_TRY(plan_context_options(plan, o, &to.context, &to.window_rule));
+    AUSPEX_TRY(kv_shapes(plan, to.context).get(to.kv));
+    for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
+        const KvShape& s = to.kv[l.slot];
+        if (s.n_ring != 0) to.windows.push_back({l.layer, s.window, s.sinks});
+    }
+    AUSPEX_TRY(checkpoint_sizes(plan, to.context).get(to.sizes));
+    AUSPEX_TRY(checkpoint_budget(to.sizes, o.checkpoint_bytes, o.n_context).get(to.checkpoint_bytes));
+    to.context.saved_state_bytes = saved_state_bytes(StateSizes::of(plan, to.kv), to.checkpoint_bytes);
+    return to;
+}
+
 void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
     if (o->n_ubatch != 0) return;
     o->n_ubatch = kDefaultUbatch;
@@ -496,15 +501,6 @@ void choose_ubatch(const Model::Impl& model, SessionOptions* o) {
     MemoryPlan m;
     if (!memory_plan_impl::measure(model, model.plan, more).get(m).ok()) return;  // an error of 512 rows is reported
     if (m.fits) o->n_ubatch = more.n_ubatch;
-}
-
-std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
-    std::vector<LayerWindow> all;
-    for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
-        const KvShape& s = shapes[l.slot];
-        if (s.n_ring != 0) all.push_back({l.layer, s.window, s.sinks});
-    }
-    return all;
 }
 
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& given, bool alternatives) {

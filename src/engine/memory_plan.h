@@ -31,12 +31,22 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 /// also in a session that does not draft. What fits, and so which rows are computed again, does not depend on drafting.
 Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context);
 
+/// What the options of a session come to. The memory plan and the session have it from the same function, so the plan
+/// counts what the session takes.
+struct SessionLayout {
+    ContextOptions context;
+    std::vector<KvShape> kv;           ///< by SlotId
+    std::vector<LayerWindow> windows;  ///< of every attention layer, trunk first
+    std::string window_rule;           ///< how kv_budget_bytes was met
+    StateSizes sizes;                  ///< of the checkpoints
+    uint64_t checkpoint_bytes = 0;     ///< of their arena
+};
+/// Fills in the defaults of `o`, as plan_context_options() does. errors: also those of checkpoint_budget().
+Result<SessionLayout> session_layout(const Plan& plan, SessionOptions& o);
+
 /// Sets n_ubatch if it is 0: what suits the device if the plan says that the session fits with it, else 512. Always 512
 /// with kv_budget_bytes: longer steps need longer rings, which would leave less of the budget for the windows.
 void choose_ubatch(const Model::Impl& model, SessionOptions* o);
-
-/// The window of every attention layer, trunk first.
-std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes);
 
 /// The memory that loading `model` and opening a session take, to the byte. Reads the model's headers and
 /// tokenizer, no weights.

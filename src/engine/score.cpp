@@ -135,8 +135,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
-    std::string rule;
-    AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
+    AUSPEX_TRY(plan_context_options(plan, s.options, &options, nullptr));
     options.mtp = true;
     options.mtp_window = 0;
     Reservation reserved;

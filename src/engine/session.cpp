@@ -30,16 +30,12 @@ Status Session::Impl::open() {
     const Plan& plan = model->plan;
     AUSPEX_TRY(check_session_options(*model, options));
     AUSPEX_TRY(reserve_session(*model, &options, &reserved));
-    ContextOptions context_options;
-    AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
-    AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
-    stats.windows = windows_of(plan, kv);
-    StateSizes sizes;
-    AUSPEX_TRY(checkpoint_sizes(plan, context_options).get(sizes));
-    uint64_t budget = 0;
-    AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
-    context_options.saved_state_bytes = saved_state_bytes(StateSizes::of(plan, kv), budget);
-    AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
+    SessionLayout layout;
+    AUSPEX_TRY(session_layout(plan, options).get(layout));
+    kv = std::move(layout.kv);
+    stats.windows = std::move(layout.windows);
+    stats.window_rule = std::move(layout.window_rule);
+    AUSPEX_TRY(explain_shortage(*model, options, model->program->open(layout.context).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     constrained.open(*model);
     timeline.reserve(options.n_context, kMaxTentative);
@@ -49,7 +45,7 @@ Status Session::Impl::open() {
     trunk->set_marks(marks);
     trunk->set_cancel(*cancel);
     cache.set_marks(marks);
-    AUSPEX_TRY(open_store(sizes, budget));
+    AUSPEX_TRY(open_store(layout.sizes, layout.checkpoint_bytes));
     const DecoderParts parts{*model,  options, *context, timeline,    *trunk, cache,
                              sources, *depth,  sampler,  constrained, stats,  judge};
     host.reset(new HostDecoder(parts));
