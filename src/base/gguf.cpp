@@ -25,24 +25,6 @@ constexpr uint32_t kDefaultAlignment = 32;
 
 constexpr char kAgain[] = ". The file is damaged or incomplete: download or convert it again.";
 
-/// Bytes of one metadata value; 0 for strings, arrays and unknown ids.
-inline uint64_t value_bytes(uint32_t type_id) {
-    switch (type_id) {
-        case 0:
-        case 1:
-        case 7: return 1;
-        case 2:
-        case 3: return 2;
-        case 4:
-        case 5:
-        case 6: return 4;
-        case 10:
-        case 11:
-        case 12: return 8;
-        default: return 0;
-    }
-}
-
 /// "a, b, c" for messages about shapes.
 inline std::string joined(const uint64_t* v, uint32_t n) {
     std::string s;
@@ -172,7 +154,8 @@ inline bool read_array(Reader& r, Meta& m) {
                         " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert "
                         "again without this key.");
     const bool is_string = type_id == static_cast<uint32_t>(MetaType::string);
-    const uint64_t size = is_string ? 8 : value_bytes(type_id);  // a string costs at least its length
+    const uint64_t size =
+        is_string ? 8 : value_bytes(static_cast<MetaType>(type_id));  // a string costs at least its length
     if (size == 0)
         return r.refuse(Code::bad_file, "key ", quote(m.key), ": array elements of type id ", type_id,
                         ", expected 0 to 12", kAgain);
@@ -210,7 +193,7 @@ inline bool read_meta(Reader& r, Meta& m) {
         m.strings.resize(1);
         return r.read_string(&m.strings[0], kMaxStringBytes);
     }
-    const uint64_t size = value_bytes(type_id);
+    const uint64_t size = value_bytes(static_cast<MetaType>(type_id));
     if (size == 0)
         return r.refuse(Code::bad_file, "key ", quote(m.key), ": value of type id ", type_id, ", expected 0 to 12",
                         kAgain);

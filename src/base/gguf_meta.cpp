@@ -12,25 +12,6 @@ namespace gguf_meta_impl {
 constexpr const char* kTypeNames[] = {"u8",      "i8",     "u16",   "i16", "u32", "i32", "f32",
                                       "boolean", "string", "array", "u64", "i64", "f64"};
 
-inline size_t width(MetaType t) {
-    switch (t) {
-        case MetaType::u8:
-        case MetaType::i8:
-        case MetaType::boolean: return 1;
-        case MetaType::u16:
-        case MetaType::i16: return 2;
-        case MetaType::u32:
-        case MetaType::i32:
-        case MetaType::f32: return 4;
-        case MetaType::u64:
-        case MetaType::i64:
-        case MetaType::f64: return 8;
-        case MetaType::string:
-        case MetaType::array: break;
-    }
-    return 0;
-}
-
 /// What the file holds: "an array of 3 i32", "the u32 17", "a string".
 inline std::string described(const Meta& m) {
     const char* type = kTypeNames[static_cast<uint32_t>(m.type)];
@@ -103,6 +84,25 @@ Result<std::vector<T>> many(const Gguf& g, std::string_view key, uint32_t n, con
 
 }  // namespace gguf_meta_impl
 
+uint32_t value_bytes(MetaType type) {
+    switch (type) {
+        case MetaType::u8:
+        case MetaType::i8:
+        case MetaType::boolean: return 1;
+        case MetaType::u16:
+        case MetaType::i16: return 2;
+        case MetaType::u32:
+        case MetaType::i32:
+        case MetaType::f32: return 4;
+        case MetaType::u64:
+        case MetaType::i64:
+        case MetaType::f64: return 8;
+        case MetaType::string:
+        case MetaType::array: break;
+    }
+    return 0;
+}
+
 bool Meta::is_integer() const {
     return type != MetaType::boolean && type != MetaType::string && type != MetaType::array && type != MetaType::f32 &&
            type != MetaType::f64;
@@ -110,7 +110,7 @@ bool Meta::is_integer() const {
 
 bool Meta::get_int(uint64_t i, int64_t* out) const {
     if (i >= n) return false;
-    const std::byte* p = data + static_cast<size_t>(i) * gguf_meta_impl::width(type);
+    const std::byte* p = data + static_cast<size_t>(i) * value_bytes(type);
     switch (type) {
         case MetaType::u8:
         case MetaType::boolean: *out = load<uint8_t>(p); return true;
@@ -136,7 +136,7 @@ bool Meta::get_int(uint64_t i, int64_t* out) const {
 
 bool Meta::get_float(uint64_t i, double* out) const {
     if (i >= n) return false;
-    const std::byte* p = data + static_cast<size_t>(i) * gguf_meta_impl::width(type);
+    const std::byte* p = data + static_cast<size_t>(i) * value_bytes(type);
     int64_t v = 0;
     if (type == MetaType::f32) {
         *out = static_cast<double>(load<float>(p));
