@@ -488,16 +488,18 @@ DraftReport Session::draft_report() const AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH_EMPTY
 
+void Session::Impl::set_counts(Stats counts) {
+    counts.memory_bytes = stats.memory_bytes;
+    counts.windows = std::move(stats.windows);
+    counts.window_rule = std::move(stats.window_rule);
+    counts.draft_head_bytes = stats.draft_head_bytes;
+    stats = std::move(counts);
+}
+
 void Session::clear_stats() {
     Impl::Call call(impl_.get());
     if (!call.allowed()) return;
-    Stats& s = impl_->stats;
-    Stats kept;
-    kept.memory_bytes = s.memory_bytes;
-    kept.windows = std::move(s.windows);
-    kept.window_rule = std::move(s.window_rule);
-    kept.draft_head_bytes = s.draft_head_bytes;
-    s = std::move(kept);
+    impl_->set_counts({});
     impl_->depth->control.clear_report();
 }
 

@@ -81,6 +81,8 @@ struct Session::Impl {
     /// The tokens that the caller knows.
     Span<const Token> history() const;
     Status check_ids(Span<const Token> ids) const;
+    /// Replaces what `stats` counts; what describes the session stays.
+    void set_counts(Stats counts);
     /// cancelled, after Session::cancel().
     Status go_on() const;
     uint64_t snapshot_id();

@@ -167,16 +167,6 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     return {};
 }
 
-/// The counts go on; what describes the new session stays.
-void copy_counts(const Stats& from, Stats* to) {
-    Stats counts = from;
-    counts.memory_bytes = to->memory_bytes;
-    counts.windows = std::move(to->windows);
-    counts.window_rule = std::move(to->window_rule);
-    counts.draft_head_bytes = to->draft_head_bytes;
-    *to = std::move(counts);
-}
-
 /// Copies what a live device holds. False: it was lost.
 Result<bool> copy_live(Impl& from, Impl& to, SyncReport* report) {
     if (!from.trunk->alive().ok()) return false;
@@ -198,7 +188,7 @@ void keep_file(Impl& from, Impl& to) {
 Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Model::Impl>& model, SyncReport* report) {
     std::unique_ptr<Impl> to;
     AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
-    copy_counts(from.stats, &to->stats);
+    to->set_counts(from.stats);
     report->diverged_at = from.timeline.n_given();
     const bool same_layout = from.snapshot_id() == to->snapshot_id();
     bool copied = false;
@@ -210,7 +200,7 @@ Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Mod
     if (same_layout) {  // nothing of a copy that failed stays
         to.reset();
         AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
-        copy_counts(from.stats, &to->stats);
+        to->set_counts(from.stats);
     }
     to->depth->copy(*from.depth, same_layout);
     const std::vector<RowSpan> spans = from.trunk->known_spans();
