@@ -262,7 +262,7 @@ class SyncScripts {
         auspex::Status s = b.drain();
         b.trunk->restart(0);
         for (const Token id : tokens) b.timeline.append(id);
-        b.timeline.give();
+        b.timeline.give_only(b.timeline.size());
         for (const auspex::detail::RowSpan& span : how) {
             const size_t end = std::min(span.first + span.n, n_row);
             while (s.ok() && b.timeline.n_row() < end) {

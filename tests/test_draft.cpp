@@ -359,7 +359,7 @@ TEST_CASE("drafts on the reference texts are accepted as often as the framework'
             // History: ids[0 .. p-1], all run. Make ids[p] the pending token and run one cycle.
             Session::Impl& s = *session.impl();
             s.timeline.append(ids[p]);
-            s.timeline.give();
+            s.timeline.give_only(s.timeline.size());
             const uint64_t before = s.stats.accepted[0];
             REQUIRE(s.host->next({}).ok());
             ours += s.stats.accepted[0] - before;

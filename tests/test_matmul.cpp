@@ -259,7 +259,7 @@ TEST_CASE("the bits do not depend on threads, shares or the order of work items"
                     Job& j = *static_cast<Job*>(context);
                     if (!j.q.empty())
                         quantise_rows(*j.c->kernels, j.x->data(), d_in, n, d_in, j.q.data(), j.pool->even(i));
-                    j.pool->barrier(i);
+                    j.pool->barrier();
                     matmul(j.c->packed.view(), {j.x->data(), d_in, j.q.data(), nullptr}, n, j.y.data(), d_out, false,
                            j.pool->shared(i, 0));
                 },

@@ -43,7 +43,7 @@ void chained_phases(void* c, uint32_t i, uint32_t n) {
         uint64_t sum = phase + i;
         for (uint32_t j = 0; j < n; ++j) sum += from[j];
         counts.values[((phase + 1) % 2) * n + i] = sum % 1000003;
-        counts.pool->barrier(i);
+        counts.pool->barrier();
     }
 }
 
@@ -68,7 +68,7 @@ void take_tickets(void* c, uint32_t i, uint32_t n) {
             }
             while (share.ticket->fetch_add(1) < 50) ++counts.calls[i];
         }
-        counts.pool->barrier(i);
+        counts.pool->barrier();
     }
     if (n != counts.pool->n_thread()) counts.wrong = true;
 }
@@ -87,9 +87,9 @@ struct Late {
         for (uint64_t phase = 0; phase < 4; ++phase) {
             const uint64_t now = 4 * late.run + phase;
             late.written[i] = now;
-            late.pool->barrier(i);
+            late.pool->barrier();
             for (uint32_t k = 0; k < n; ++k) late.n_wrong += late.written[k] != now;
-            late.pool->barrier(i);
+            late.pool->barrier();
         }
         if (i == 0) ++late.n_run_with[n];
     }

@@ -13,7 +13,7 @@ Timeline timeline_of(std::vector<Token> ids) {
     Timeline t;
     t.reserve(64, 9);
     for (Token id : ids) t.append(id);
-    t.give();
+    t.give_only(t.size());
     return t;
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("guesses follow the tokens in memory, and tokens computed ahead are no
     t.append(7);
     CHECK(t.size() == 4);
     CHECK(t.n_given() == 3);
-    t.give();
+    t.give_only(t.size());
     CHECK(t.n_given() == 4);
     t.truncate(2);
     CHECK(t.n_given() == 2);

@@ -34,7 +34,7 @@ inline void set_acceptance(auspex::Session& session, float chance, uint32_t seed
 /// Waits for the cycles that the session has queued; their tokens count as given.
 inline auspex::Status wait_for_queued(auspex::Session& session) {
     const auspex::Status s = session.impl()->drain();
-    session.impl()->timeline.give();
+    session.impl()->timeline.give_only(session.impl()->timeline.size());
     return s;
 }
 

@@ -1,4 +1,4 @@
-// engine/decoder: the interface of the generation loop.
+// engine/decoder: what the two decoders of a session share.
 //
 // HostDecoder   logits come to the host, which drafts, samples and accepts: the CPU, and what the device loop cannot.
 // DeviceDecoder the device does all that; the host queues cycles, with drafts that need only the text, and reads
@@ -40,15 +40,6 @@ struct DecoderParts {
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 
     bool can_draft() const { return sources.text || cache.on(); }
-};
-
-class Decoder {
-  public:
-    virtual ~Decoder() = default;
-    /// Appends at least one token to the timeline, whose rows but the last are computed.
-    virtual Status next(const Sampling& sampling) = 0;
-    /// Waits for what is queued: its tokens become part of the timeline.
-    virtual Status drain() = 0;
 };
 
 }  // namespace detail

@@ -18,13 +18,15 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-class DeviceDecoder : public Decoder {
+class DeviceDecoder {
   public:
     /// host: runs the cycles that the device loop cannot begin with, because a hidden row is not kept.
     DeviceDecoder(const DecoderParts& parts, DeviceLoop& loop, HostDecoder& host)
         : p_(parts), loop_(loop), host_(host) {}
-    Status next(const Sampling& sampling) override;
-    Status drain() override;
+    /// Appends at least one token to the timeline, whose rows but the last are computed.
+    Status next(const Sampling& sampling);
+    /// Waits for what is queued: its tokens become part of the timeline.
+    Status drain();
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
     /// The loop was started with it.

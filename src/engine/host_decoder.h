@@ -12,11 +12,11 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-class HostDecoder : public Decoder {
+class HostDecoder {
   public:
     explicit HostDecoder(const DecoderParts& parts) : p_(parts), forced_(parts.constrained, parts.model.tokenizer) {}
-    Status next(const Sampling& sampling) override { return cycle(sampling, UINT32_MAX, false); }
-    Status drain() override { return {}; }
+    /// Appends at least one token to the timeline, whose rows but the last are computed.
+    Status next(const Sampling& sampling) { return cycle(sampling, UINT32_MAX, false); }
     /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
     /// it.
     Status cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device);

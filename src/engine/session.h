@@ -1,7 +1,7 @@
 // engine/session: what a Session holds.
 //
-// Owns    the parts of a session and the order in which public calls use them: Timeline (tokens), Trunk (rows), a
-//         Decoder (generation), DepthControl (how deep to draft). Each keeps its own state; see their files.
+// Owns    the parts of a session and the order in which public calls use them: Timeline (tokens), Trunk (rows), two
+//         decoders (generation), DepthControl (how deep to draft). Each keeps its own state; see their files.
 // Thread  one thread at a time.
 // Tests   tests/test_session.cpp, tests/test_draft.cpp, tests/sync_scripts.cpp.
 #pragma once

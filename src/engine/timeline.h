@@ -38,7 +38,6 @@ class Timeline {
     size_t n_row() const { return n_row_; }
     /// Tokens that the caller has been told of.
     size_t n_given() const { return n_given_; }
-    void give() { n_given_ = size_; }
     void give_one() { ++n_given_; }
     /// The caller knows the first n tokens.
     void give_only(size_t n) { n_given_ = n; }

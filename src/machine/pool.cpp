@@ -120,7 +120,7 @@ void* Pool::work_loop(void* argument) {
             continue;
         }
         pool.work_(pool.context_, me->i, n);
-        pool.barrier(me->i);
+        pool.barrier();
     }
 }
 
@@ -165,7 +165,7 @@ void Pool::run_on(uint32_t n, Work work, void* context) {
     if (jobs_.run) return jobs_.run(jobs_.user, n, work_task, this);
     start_run(n);
     work(context, 0, n);
-    barrier(0);
+    barrier();
 }
 
 void Pool::start_run(uint32_t n) {
@@ -181,7 +181,7 @@ void Pool::clear_tickets() {
     for (Ticket& t : tickets_) t.count.store(0, std::memory_order_relaxed);
 }
 
-void Pool::barrier(uint32_t) {
+void Pool::barrier() {
     const uint32_t n_active = n_active_;  // before arriving: the last one may begin another run
     if (n_active == 1) {
         clear_tickets();

@@ -81,7 +81,7 @@ class Pool {
     void run_some(Work work, void* context, uint32_t kind);
     /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
-    void barrier(uint32_t i_thread);
+    void barrier();
     /// Shared counter k < kTicket, zero at the start of a run and after each barrier: one for each loop
     /// between two barriers.
     std::atomic<uint32_t>* ticket(uint32_t k) { return &tickets_[k].count; }

@@ -102,10 +102,8 @@ CpuFeatures cpu_features() {
     f.neon = true;
 #if defined(__linux__)
     f.dotprod = (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
-    f.i8mm = (getauxval(AT_HWCAP2) & (1ul << 13)) != 0;    // HWCAP2_I8MM
 #elif defined(__APPLE__)
     f.dotprod = features_impl::has_arm("hw.optional.arm.FEAT_DotProd");
-    f.i8mm = features_impl::has_arm("hw.optional.arm.FEAT_I8MM");
 #endif
 #endif
     return f;

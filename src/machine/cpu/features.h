@@ -29,7 +29,6 @@ struct CpuFeatures {
     bool avx512 = false;   ///< the above and AVX-512 F, BW, VL, DQ and VNNI
     bool neon = false;     ///< AArch64 Advanced SIMD
     bool dotprod = false;  ///< Armv8.2 dot products of bytes
-    bool i8mm = false;     ///< Armv8.6 matrix products of bytes; reported, not used yet
 };
 /// cost      a few cpuid instructions or system calls: call it once.
 CpuFeatures cpu_features();

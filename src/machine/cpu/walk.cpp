@@ -38,7 +38,7 @@ CpuWalk::CpuWalk(const CpuJob& job, uint32_t i_thread, uint32_t n_thread)
       n_thread_(n_thread) {}
 
 void CpuWalk::barrier() {
-    model_.pool->barrier(i_thread_);
+    model_.pool->barrier();
     n_written_ = n_read_ = n_ticket_ = 0;
 }
 
