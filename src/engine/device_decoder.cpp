@@ -111,7 +111,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     AUSPEX_TRY(probe(d.probe_rows, sampling).get(probed));
     const auto start_time = std::chrono::steady_clock::now();
     const size_t n_pending = p_.cache.n_pending();
-    if (must_fill) AUSPEX_TRY(p_.trunk.track(p_.cache.fill(p_.timeline.tokens())));
+    if (must_fill) AUSPEX_TRY(p_.trunk.fill_draft_cache());
     bool goes_on = p_.timeline.size() < p_.options.n_context && !ended_;
     if (goes_on && !running_) {
         AUSPEX_TRY(start(sampling, drafts).get(goes_on));

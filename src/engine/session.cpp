@@ -138,10 +138,8 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
-Status Session::Impl::fill_draft_cache(size_t n) { return trunk->track(cache.fill(timeline.tokens().subspan(0, n))); }
-
 Status Session::Impl::leave_text() {
-    AUSPEX_TRY(fill_draft_cache(timeline.n_row()));  // for the state that is kept of its end
+    AUSPEX_TRY(trunk->fill_draft_cache(timeline.n_row()));  // for the state that is kept of its end
     trunk->follow();
     detail::PrefixReport report;
     const Status s = trunk->change_state([&] { return tree->sync({}, {}, false).get(report); });
@@ -184,7 +182,7 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (complete || same >= n_given) timeline.truncate(std::max(same, timeline.n_row()));
     const bool has_logits = complete && trunk->has_logits();
     // A state that is kept of the tip, for a mark or where the text goes on, has no pending hidden rows.
-    if (!has_logits || !prompt_marks.empty()) AUSPEX_TRY(fill_draft_cache(std::max(same, timeline.n_row())));
+    if (!has_logits || !prompt_marks.empty()) AUSPEX_TRY(trunk->fill_draft_cache(std::max(same, timeline.n_row())));
     trunk->follow();
     detail::PrefixReport report;
     const Status s = trunk->change_state([&] { return tree->sync(wanted, prompt_marks, has_logits).get(report); });
@@ -294,20 +292,21 @@ Status Session::Impl::drop_ahead() {
     return trunk->rewind(timeline.n_given() - 1, timeline.n_given());
 }
 
-/// Computes rows that next() lacks. Its history stays, also if that is cancelled.
-Status Session::Impl::compute_rest(size_t n) { return trunk->prefill(n, timeline.size()); }
+Status Session::Impl::catch_up() {
+    const size_t n = timeline.size() - timeline.n_row();
+    return n > 1 ? trunk->prefill(n - 1, timeline.size()) : Status();
+}
 
 Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).status());
-        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row()));
+        AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row(), timeline.size()));
     }
     return trunk->last_logits();
 }
 
 Status Session::Impl::generate(const Sampling& sampling) {
-    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
-        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
+    AUSPEX_TRY(catch_up());
     const size_t size = timeline.size();
     const bool on_device = decodes_on_device() && sampling.logit_bias.size() <= detail::kMaxLoopBias;
     if (!on_device) AUSPEX_TRY(drain(true));  // the host's steps end the device loop
@@ -331,11 +330,10 @@ Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
     AUSPEX_TRY(s.go_on());
     AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.drop_ahead());
-    if (s.timeline.size() > s.timeline.n_row() + 1)
-        AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
+    AUSPEX_TRY(s.catch_up());
     if (s.timeline.n_row() < s.timeline.size()) {  // computed as next() computes it
         if (s.trunk->must_keep_reply()) AUSPEX_TRY(s.trunk->keep_reply());
-        AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
+        AUSPEX_TRY(s.trunk->fill_draft_cache());
         AUSPEX_TRY(s.trunk->verify(0));
         s.trunk->commit(1);
         s.timeline.close_step();  // a prompt goes on after this row, also where save() or fork() applies its records

@@ -53,8 +53,6 @@ struct Session::Impl {
     /// Waits for what is queued, and mends the state if an earlier call failed. may_stop: as Trunk::repair().
     Status drain(bool may_stop = false);
     Status open_store(const detail::StateSizes& sizes, uint64_t budget);
-    /// Brings the draft block's cache up to the first n tokens.
-    Status fill_draft_cache(size_t n);
     /// Empties the history; keeps its checkpoints, and one more at its end. No cycle may be queued.
     Status leave_text();
     Status shorten_reply(size_t n_kept, bool goes_on);
@@ -75,7 +73,9 @@ struct Session::Impl {
     Status drop_ahead();
     /// The logits of the last row, which is computed.
     Result<Span<const float>> last_logits();
-    Status compute_rest(size_t n);
+    /// Computes what an earlier call that failed has left, but not the row of the last token. The history stays, also
+    /// if that is cancelled.
+    Status catch_up();
     /// Appends at least one token.
     Status generate(const Sampling& sampling);
     /// The tokens that the caller knows.

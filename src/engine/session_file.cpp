@@ -90,7 +90,7 @@ class FileSaver {
         if (note_.size() > kMaxNoteBytes)
             return fail(Code::bad_argument, "the note has ", note_.size(), " bytes, expected at most ", kMaxNoteBytes);
         AUSPEX_TRY(s_.drain());
-        AUSPEX_TRY(s_.trunk->track(s_.cache.fill(s_.timeline.tokens())));  // pending hidden rows are not saved
+        AUSPEX_TRY(s_.trunk->fill_draft_cache());  // pending hidden rows are not saved
         AUSPEX_TRY(s_.trunk->find_logits());
         s_.trunk->follow();
         n_row_ = s_.timeline.n_row();

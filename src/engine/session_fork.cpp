@@ -95,7 +95,7 @@ Status copy_session(Impl& from, Impl& to) {
         if (trunk.has_logits()) AUSPEX_TRY(trunk.last_logits().get(row));
         logits.assign(row.begin(), row.end());
     }
-    AUSPEX_TRY(trunk.track(from.cache.fill(from.timeline.tokens())));
+    AUSPEX_TRY(trunk.fill_draft_cache());
     const MtpCache::Kept mtp = from.cache.kept(n_row);
     if (mtp.has_hidden) {
         Span<const float> row;

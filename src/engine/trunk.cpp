@@ -98,11 +98,13 @@ bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
     return ask_to_go_on("reading the prompt", timeline_.n_row() - begin, end - begin);
 }
 
+Status Trunk::fill_draft_cache(size_t n) { return track(cache_.fill(timeline_.tokens().subspan(0, n))); }
+
 Status Trunk::run_piece(size_t end) {
     const size_t n = next_piece(end);
     make_room(n);
     AUSPEX_TRY(run_prefill(n));
-    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    AUSPEX_TRY(fill_draft_cache());
     tree_->computed(n);
     return {};
 }
@@ -111,7 +113,7 @@ Status Trunk::prefill(size_t n, size_t n_keep) {
     follow();
     kept_at_ = std::chrono::steady_clock::now();
     const size_t begin = timeline_.n_row(), end = begin + n;
-    if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    if (n != 0) AUSPEX_TRY(fill_draft_cache());
     while (timeline_.n_row() < end) {
         if (!ask_to_go_on(begin, end)) {
             timeline_.truncate(std::max(timeline_.n_row(), n_keep));
@@ -176,7 +178,7 @@ bool Trunk::must_keep_reply() const {
 }
 
 Status Trunk::keep_reply() {
-    AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    AUSPEX_TRY(fill_draft_cache());
     follow();
     tree_->keep_reply();
     kept_at_ = std::chrono::steady_clock::now();
@@ -219,7 +221,7 @@ Status Trunk::recompute(size_t n, size_t n_token, bool may_stop) {
     const size_t begin = timeline_.n_row();
     if (begin < n) {
         again_from_ = std::min(again_from_, begin);
-        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        AUSPEX_TRY(fill_draft_cache());
     }
     AUSPEX_TRY(run_spans(redo_, n, [&] { return !may_stop || ask_to_go_on(begin, n); }));
     redo_.clear();
@@ -262,7 +264,7 @@ Status Trunk::run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on) {
             } else {
                 AUSPEX_TRY(run_prefill(k));
             }
-            AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+            AUSPEX_TRY(fill_draft_cache());
         }
     }
     return {};

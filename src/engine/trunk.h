@@ -78,6 +78,10 @@ class Trunk {
     std::vector<RowSpan> spans_to_keep() const;
     SlotId hidden_slot() const { return model_.plan.trunk.hidden; }
 
+    /// Brings the draft block's cache up to the first n tokens: before the next step overwrites their hidden rows.
+    Status fill_draft_cache(size_t n);
+    Status fill_draft_cache() { return fill_draft_cache(timeline_.size()); }
+
     /// Tells the tree what was appended, computed and dropped since it was told last.
     void follow();
     /// Whether the next n rows can be written without overwriting what another branch keeps there.
