@@ -258,12 +258,8 @@ Status describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     to->n_vocab = plan.n_vocab;
     to->n_context = plan.n_context;
     to->n_parameter = 0;
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
-        to->n_parameter += n;
-    }
+    for (const Slot& s : plan.slots)
+        if (s.role == SlotRole::weight) to->n_parameter += s.n_value();
     to->file_bytes = gguf.file_bytes();
     const TemplateTokens tokens = {token_text(gguf, "tokenizer.ggml.bos_token_id"),
                                    token_text(gguf, "tokenizer.ggml.eos_token_id")};
@@ -384,10 +380,8 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     std::map<std::string, uint64_t> n_tensor, n_byte;  // by type
     for (const Slot& s : plan.slots) {
         if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
         n_tensor[type_info(s.type).name] += 1;
-        n_byte[type_info(s.type).name] += row_bytes(s.type, n);
+        n_byte[type_info(s.type).name] += row_bytes(s.type, s.n_value());
     }
     std::string text;
     for (const auto& t : n_tensor) text.append(say(t.first, ": ", t.second, " tensors, ", n_byte[t.first], " bytes\n"));

@@ -70,13 +70,10 @@ void mix_trunk_metas(const Model::Impl& m, Fnv* h) {
 
 /// Weights and caches of the trunk, or those of the MTP blocks alone.
 void mix_weights(const Model::Impl& m, bool draft, Fnv* h) {
-    std::vector<bool> in_trunk(m.plan.slots.size(), false);
-    for (const Op& op : m.plan.trunk.ops) {
-        for (const SlotId id : op.w)
-            if (id != kNoSlot) in_trunk[id] = true;
+    std::vector<bool> in_trunk = m.plan.weights_of_trunk();
+    for (const Op& op : m.plan.trunk.ops)
         for (const SlotId id : {op.state, op.state2})
             if (id != kNoSlot) in_trunk[id] = true;
-    }
     for (SlotId id = 0; id < m.plan.slots.size(); ++id) {
         const Slot& s = m.plan.slot(id);
         if (in_trunk[id] == draft || s.role == SlotRole::activation || s.role == SlotRole::kept) continue;

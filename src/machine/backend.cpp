@@ -25,6 +25,16 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
     return {};
 }
 
+void add_item(std::vector<MemoryItem>* items, const std::string& what, int layer, uint64_t bytes, MemoryPlace place) {
+    if (bytes == 0) return;
+    for (MemoryItem& item : *items)
+        if (item.layer == layer && item.place == place && item.what == what) {
+            item.bytes += bytes;
+            return;
+        }
+    items->push_back({what, layer, bytes, place});
+}
+
 Result<SlotId> draft_table(const Plan& plan) {
     SlotId table = kNoSlot;
     for (const Tape& tape : plan.mtp)

@@ -66,6 +66,9 @@ struct ContextOptions {
     uint64_t saved_state_bytes = 0;  ///< of the states that StateSaver saves, at most; 0: it is not used
 };
 
+/// Adds bytes to the item of that name, layer and place, which is made if there is none; nothing where bytes is 0.
+void add_item(std::vector<MemoryItem>* items, const std::string& what, int layer, uint64_t bytes, MemoryPlace place);
+
 /// What every back end refuses before it runs anything.
 /// errors    bad_argument: too many rows or logits for this kind of step, another sequence, or a step of an MTP block
 ///           on a context opened without it; context_full: rows beyond n_context.

@@ -192,7 +192,7 @@ void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId fact
         b.fail_with(fail(Code::bad_file, "key '", b.key("rope.freq_base"),
                          "', or one that overrides it, gives the base ", dims.rope_base, " in block ", layer.i_block,
                          ", expected a number above 0"));
-    const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = uint64_t{dims.n_head_kv} * dims.d_head;
+    const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = dims.kv_dim();
     const uint64_t q_width = dims.gate == AttnGate::interleaved ? 2 * q_dim : q_dim;
     const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim),
                  o = b.scratch("o", q_dim);

@@ -77,9 +77,9 @@ Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Di
     g.eps = header.eps;
     g.grouped = d.next;
     const uint32_t inner = b.u32("ssm.inner_size", 8, 1u << 20);
-    if (b.ok() && uint64_t{g.n_head_v} * g.d_val != inner)
-        b.fail_with(fail(Code::bad_file, "key '", b.key("ssm.inner_size"), "' is ", inner, ", expected ",
-                         uint64_t{g.n_head_v} * g.d_val, " (time_step_rank * state_size)"));
+    if (b.ok() && g.value_dim() != inner)
+        b.fail_with(fail(Code::bad_file, "key '", b.key("ssm.inner_size"), "' is ", inner, ", expected ", g.value_dim(),
+                         " (time_step_rank * state_size)"));
     if (b.ok() && g.n_head_v % g.n_head_k != 0)
         b.fail_with(fail(Code::bad_file, "key '", b.key("ssm.time_step_rank"), "' is ", g.n_head_v,
                          ", expected a multiple of ", g.n_head_k, " (ssm.group_count)"));
@@ -113,8 +113,8 @@ struct DeltaWeights {
 };
 
 DeltaWeights delta_weights(const LayerBuilder& layer, const DeltaDims& g) {
-    const uint64_t d = layer.header.d_model, value_dim = uint64_t{g.n_head_v} * g.d_val;
-    return {layer.weight("attn_qkv.weight", {g.conv_dim(), d}), layer.weight("attn_gate.weight", {value_dim, d}),
+    const uint64_t d = layer.header.d_model;
+    return {layer.weight("attn_qkv.weight", {g.conv_dim(), d}), layer.weight("attn_gate.weight", {g.value_dim(), d}),
             layer.weight("ssm_beta.weight", {g.n_head_v, d}), layer.weight("ssm_alpha.weight", {g.n_head_v, d})};
 }
 
@@ -122,7 +122,7 @@ DeltaWeights delta_weights(const LayerBuilder& layer, const DeltaDims& g) {
 /// [q, k, r values, r gates]. r is the number of value heads per key head.
 DeltaWeights delta_weights_next(const LayerBuilder& layer, const DeltaDims& g) {
     PlanBuilder& b = layer.b;
-    const uint64_t d = layer.header.d_model, r = g.n_head_v / g.n_head_k, value_dim = uint64_t{g.n_head_v} * g.d_val;
+    const uint64_t d = layer.header.d_model, r = g.n_head_v / g.n_head_k;
     const std::string ba = layer.name("ssm_ba.weight"), in = layer.name("ssm_in.weight"),
                       qkv = layer.name("attn_qkv.weight");
     DeltaWeights w{};
@@ -136,7 +136,7 @@ DeltaWeights delta_weights_next(const LayerBuilder& layer, const DeltaDims& g) {
         w.z = b.rows(in, "z", n, d, by_head(g.n_head_k, stride, 2 * g.d_key + r * g.d_val, r * g.d_val));
     } else {
         w.u = b.weight(qkv, {g.conv_dim(), d});
-        w.z = layer.weight("attn_gate.weight", {value_dim, d});
+        w.z = layer.weight("attn_gate.weight", {g.value_dim(), d});
     }
     w.beta = b.rows(ba, "beta", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, 0, r));
     w.alpha = b.rows(ba, "alpha", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, r, r));
@@ -146,11 +146,11 @@ DeltaWeights delta_weights_next(const LayerBuilder& layer, const DeltaDims& g) {
 void delta_part(const LayerBuilder& layer, const Dims& d) {
     PlanBuilder& b = layer.b;
     const DeltaDims& g = d.delta;
-    const uint64_t value_dim = uint64_t{g.n_head_v} * g.d_val;
     layer.norm(layer.normed(), layer.x, layer.vector("attn_norm.weight", layer.header.d_model));
     const DeltaWeights w = d.next ? delta_weights_next(layer, g) : delta_weights(layer, g);
-    const SlotId u = b.scratch("u", g.conv_dim()), z = b.scratch("z", value_dim), beta = b.scratch("beta", g.n_head_v),
-                 alpha = b.scratch("alpha", g.n_head_v), o = b.scratch("od", value_dim);
+    const SlotId u = b.scratch("u", g.conv_dim()), z = b.scratch("z", g.value_dim()),
+                 beta = b.scratch("beta", g.n_head_v), alpha = b.scratch("alpha", g.n_head_v),
+                 o = b.scratch("od", g.value_dim());
     layer.matmul(u, layer.normed(), w.u);
     layer.matmul(z, layer.normed(), w.z);
     layer.matmul(beta, layer.normed(), w.beta);
@@ -167,7 +167,7 @@ void delta_part(const LayerBuilder& layer, const Dims& d) {
     op.state = b.state(say("layer.", layer.i_block, ".delta.state"), SlotRole::delta, g.n_head_v, g.d_key, g.d_val);
     op.state2 = b.state(say("layer.", layer.i_block, ".delta.conv"), SlotRole::conv, g.conv_dim());
     op.delta = g;
-    layer.matmul(layer.x, o, layer.weight("ssm_out.weight", {layer.header.d_model, value_dim}), true);
+    layer.matmul(layer.x, o, layer.weight("ssm_out.weight", {layer.header.d_model, g.value_dim()}), true);
 }
 
 void ffn_part(const LayerBuilder& layer, const Dims& d) {

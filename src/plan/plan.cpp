@@ -100,17 +100,16 @@ Status Checker::check(const Op& op) const {
             return act(op, op.in[1], "up", width(op.out));
         case OpKind::delta: {
             const DeltaDims& d = op.delta;
-            const uint64_t value_dim = uint64_t{d.n_head_v} * d.d_val;
             if (d.n_head_k == 0 || d.n_head_v % d.n_head_k != 0)
                 return bad(op, "value heads must be a multiple of key heads");
             if (d.d_key == 0 || d.d_key > 256 || d.d_val == 0 || d.d_val > 256 || d.n_conv < 2 || d.n_conv > 8)
                 return bad(
                     op, say("head dims ", d.d_key, " and ", d.d_val, " must be 1..256, conv taps ", d.n_conv, " 2..8"));
             AUSPEX_TRY(act(op, op.in[0], "u", d.conv_dim()));
-            AUSPEX_TRY(act(op, op.in[1], "z", value_dim));
+            AUSPEX_TRY(act(op, op.in[1], "z", d.value_dim()));
             AUSPEX_TRY(act(op, op.in[2], "beta", d.n_head_v));
             AUSPEX_TRY(act(op, op.in[3], "alpha", d.n_head_v));
-            AUSPEX_TRY(act(op, op.out, "output", value_dim));
+            AUSPEX_TRY(act(op, op.out, "output", d.value_dim()));
             AUSPEX_TRY(matrix(op, op.w[0], "conv1d", d.conv_dim(), d.n_conv));
             AUSPEX_TRY(weight(op, op.w[1], "dt bias", d.n_head_v));
             AUSPEX_TRY(weight(op, op.w[2], "a", d.n_head_v));
@@ -120,11 +119,11 @@ Status Checker::check(const Op& op) const {
         }
         case OpKind::kv_write: {
             const AttnDims& a = op.attn;
-            AUSPEX_TRY(act(op, op.in[0], "k", uint64_t{a.n_head_kv} * a.d_head));
-            AUSPEX_TRY(act(op, op.in[1], "v", uint64_t{a.n_head_kv} * a.d_head));
+            AUSPEX_TRY(act(op, op.in[0], "k", a.kv_dim()));
+            AUSPEX_TRY(act(op, op.in[1], "v", a.kv_dim()));
             if (op.w[0] != kNoSlot) AUSPEX_TRY(weight(op, op.w[0], "k norm", a.d_head));
             AUSPEX_TRY(factors(op));
-            return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, uint64_t{a.n_head_kv} * a.d_head);
+            return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, a.kv_dim());
         }
         case OpKind::attend: {
             const AttnDims& a = op.attn;
@@ -139,7 +138,7 @@ Status Checker::check(const Op& op) const {
             AUSPEX_TRY(act(op, op.out, "output", uint64_t{a.n_head} * a.d_head));
             if (op.w[0] != kNoSlot) AUSPEX_TRY(weight(op, op.w[0], "q norm", a.d_head));
             AUSPEX_TRY(factors(op));
-            return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, uint64_t{a.n_head_kv} * a.d_head);
+            return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, a.kv_dim());
         }
         case OpKind::moe: return moe(op);
     }
@@ -177,6 +176,14 @@ std::vector<const Tape*> Plan::tapes(bool with_mtp) const {
     for (const Tape& t : mtp)
         if (with_mtp) all.push_back(&t);
     return all;
+}
+
+std::vector<bool> Plan::weights_of_trunk() const {
+    std::vector<bool> used(slots.size(), false);
+    for (const Op& op : trunk.ops)
+        for (const SlotId id : op.w)
+            if (id != kNoSlot) used[id] = true;
+    return used;
 }
 
 Status check_plan(const Plan& plan) {

@@ -72,12 +72,14 @@ struct AttnDims {
     AttnGate gate = AttnGate::none;  ///< interleaved: a q row holds [d_head query, d_head gate] per head
     uint32_t window = 0;             ///< declared by the model: keys at distance < window are visible; 0: all
     float eps = 0;
+    uint64_t kv_dim() const { return uint64_t{n_head_kv} * d_head; }
 };
 
 struct DeltaDims {
     uint32_t n_head_k = 0, n_head_v = 0, d_key = 0, d_val = 0, n_conv = 0;
     bool grouped = false;  ///< value head h uses key head h / (n_head_v / n_head_k), not h mod n_head_k
     float eps = 0;         ///< of the gated norm
+    uint64_t value_dim() const { return uint64_t{n_head_v} * d_val; }
     uint32_t conv_dim() const { return 2 * n_head_k * d_key + n_head_v * d_val; }
 };
 
@@ -89,6 +91,8 @@ struct MoeDims {
     float limit = 0, limit_shared = 0;  ///< clamps as in swiglu
     bool gate_up = false;               ///< one stack [n_expert, 2 d_ff, d]: gate rows, then up rows of each expert
 };
+
+constexpr uint32_t kMaxWeight = 9;  ///< of an operation
 
 struct Op {
     OpKind kind = OpKind::embed;
@@ -103,7 +107,7 @@ struct Op {
     ///                          (MoeDims::gate_up); [3] down [n_expert, d, d_ff]; of the shared expert [4] gate and
     ///                          [5] up [d_ff_shared, d], [6] down, [7] router [d] or none (weight 1);
     ///                          [8] bias [n_expert] or none, added to the scores for selection only
-    SlotId w[9] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot};
+    SlotId w[kMaxWeight] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot};
     SlotId state = kNoSlot;   ///< kv, or delta
     SlotId state2 = kNoSlot;  ///< conv, of a delta
     uint32_t out_offset = 0;  ///< first value of the output row (rms_norm)
@@ -114,6 +118,11 @@ struct Op {
     AttnDims attn;            ///< kv_write, attend
     DeltaDims delta;          ///< delta
     MoeDims moe;              ///< moe
+
+    /// Weight i is a vector or a small table, read value by value, and no matrix of a product or of embeddings.
+    bool is_vector(uint32_t i) const {
+        return kind == OpKind::moe ? i >= 7 : kind != OpKind::embed && kind != OpKind::matmul;
+    }
 };
 
 /// A list of operations: the trunk, or one MTP block.
@@ -134,6 +143,8 @@ struct Plan {
     const Slot& slot(SlotId id) const { return slots[id]; }
     /// The trunk, then the MTP blocks if they are wanted.
     std::vector<const Tape*> tapes(bool with_mtp = true) const;
+    /// By slot: whether it is a weight that the trunk uses. The others are those of MTP blocks alone.
+    std::vector<bool> weights_of_trunk() const;
     uint32_t mtp_block(uint32_t depth) const {
         const uint32_t last = static_cast<uint32_t>(mtp.size()) - 1;
         return depth - 1 < last ? depth - 1 : last;

@@ -63,10 +63,9 @@ Status check_vectors(const Plan& plan, const Weights& weights) {
     std::vector<float> values;
     for (const Tape* tape : plan.tapes())
         for (const Op& op : tape->ops) {
-            if (op.kind == OpKind::embed || op.kind == OpKind::matmul) continue;
-            for (uint32_t i = op.kind == OpKind::moe ? 7 : 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
+            for (uint32_t i = 0; i < kMaxWeight; ++i) {
                 const SlotId id = op.w[i];
-                if (id == kNoSlot || seen[id] || weights.data[id] == nullptr) continue;
+                if (!op.is_vector(i) || id == kNoSlot || seen[id] || weights.data[id] == nullptr) continue;
                 seen[id] = true;
                 const Slot& s = plan.slot(id);
                 values.resize(static_cast<size_t>(s.n_value()));

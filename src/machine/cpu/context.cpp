@@ -96,7 +96,7 @@ void CpuContext::lay_out(const ContextOptions& options) {
                 for (DeltaState::Terms& t : delta_[op.state].terms) {
                     t.decay = place<float>(uint64_t{kMaxTentative} * d.n_head_v);
                     t.k = place<float>(uint64_t{kMaxTentative} * d.n_head_k * d.d_key);
-                    t.u = place<float>(uint64_t{kMaxTentative} * d.n_head_v * d.d_val);
+                    t.u = place<float>(kMaxTentative * d.value_dim());
                 }
             }
         }
@@ -153,16 +153,6 @@ void CpuContext::place_activations(const ContextOptions& options) {
         if (at[id] != UINT64_MAX) rows_[id] = shared + at[id];
 }
 
-void CpuContext::note(uint64_t bytes) {
-    if (bytes == 0) return;
-    for (MemoryItem& item : *items_)
-        if (item.layer == layer_ && item.what == what_) {
-            item.bytes += bytes;
-            return;
-        }
-    items_->push_back({what_, layer_, bytes, MemoryPlace::allocator});
-}
-
 Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
@@ -177,11 +167,8 @@ Status CpuContext::prepare(const ContextOptions& options) {
 Status CpuContext::plan_memory(std::shared_ptr<CpuModel> model, const ContextOptions& options,
                                std::vector<MemoryItem>* items) {
     CpuContext context(std::move(model));
-    std::vector<MemoryItem> own;
-    context.items_ = &own;
-    AUSPEX_TRY(context.prepare(options));
-    items->insert(items->end(), own.begin(), own.end());
-    return {};
+    context.items_ = items;
+    return context.prepare(options);
 }
 
 Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> model, const ContextOptions& options) {

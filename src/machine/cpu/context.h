@@ -126,7 +126,6 @@ class CpuContext : public Context {
     explicit CpuContext(std::shared_ptr<CpuModel> model) : model_(std::move(model)) {}
     Status prepare(const ContextOptions& options);
     void lay_out(const ContextOptions& options);
-    void note(uint64_t bytes);
     /// Names what is placed from here on, for the memory plan.
     void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
     void place_activations(const ContextOptions& options);
@@ -136,7 +135,7 @@ class CpuContext : public Context {
         T* at = cursor_ ? reinterpret_cast<T*>(cursor_ + n_placed_) : nullptr;
         const uint64_t bytes = round_up(n * sizeof(T), 64);
         n_placed_ += bytes;
-        if (items_) note(bytes);
+        if (items_) add_item(items_, what_, layer_, bytes, MemoryPlace::allocator);
         return at;
     }
     float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * model_->plan->slot(slot).width(); }

@@ -60,10 +60,8 @@ std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
     for (const Tape* tape : plan.tapes()) {
         for (const Op& op : tape->ops) {
-            const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
-            for (uint32_t i = 0; i < 9; ++i)  // of a moe, the last two are vectors
-                if (op.w[i] != kNoSlot)
-                    use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
+            for (uint32_t i = 0; i < kMaxWeight; ++i)
+                if (op.w[i] != kNoSlot) use[op.w[i]] = op.is_vector(i) ? Use::vector : Use::matrix;
         }
     }
     return use;
@@ -231,24 +229,14 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, const 
                                 std::vector<MemoryItem>* items) const {
     using namespace cpu_impl;
     const std::vector<Use> use = uses(plan);
-    std::vector<bool> trunk(plan.slots.size(), false);
-    for (const Op& op : plan.trunk.ops)
-        for (SlotId id : op.w)
-            if (id != kNoSlot) trunk[id] = true;
+    const std::vector<bool> trunk = plan.weights_of_trunk();
     PackedFile file;  // for a model that is loaded, what is at the path now says nothing
     Status unread;
     const bool mapped = loaded != nullptr && !static_cast<const CpuModel*>(loaded)->packed.empty();
     if (loaded == nullptr && !weights.packed_file.empty())
         AUSPEX_TRY(open_packed(weights, packed_key(plan, use, weights, *kernels), &file, &unread));
-    std::vector<MemoryItem> own;
     auto add = [&](const std::string& what, uint64_t bytes, MemoryPlace place) {
-        if (bytes == 0) return;
-        for (MemoryItem& item : own)
-            if (item.what == what && item.place == place) {
-                item.bytes += bytes;
-                return;
-            }
-        own.push_back({what, -1, bytes, place});
+        add_item(items, what, -1, bytes, place);
     };
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
@@ -270,7 +258,6 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, const 
                 add(what + ", repacked", packed, MemoryPlace::allocator);
         }
     }
-    items->insert(items->end(), own.begin(), own.end());
     return {};
 }
 

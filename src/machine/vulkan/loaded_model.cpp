@@ -217,26 +217,14 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     AUSPEX_TRY(bare(device, plan).get(model));
     Uploads up(device->gpu->traits);
     AUSPEX_TRY(model->lay_out(&up));
-    std::vector<bool> trunk(plan.slots.size(), false);
+    const std::vector<bool> trunk = plan.weights_of_trunk();
     std::vector<int> layer(plan.slots.size(), -1);  // of experts
-    for (const Op& op : plan.trunk.ops)
-        for (SlotId id : op.w)
-            if (id != kNoSlot) trunk[id] = true;
     for (const Tape* tape : plan.tapes()) {
         for (const Op& op : tape->ops)
             if (op.kind == OpKind::moe)
                 for (SlotId id : op.w)
                     if (id != kNoSlot) layer[id] = static_cast<int>(op.layer);
     }
-    std::vector<MemoryItem> own;
-    auto add = [&](const std::string& what, uint64_t bytes, int of_layer, MemoryPlace place) {
-        for (MemoryItem& i : own)
-            if (i.what == what && i.layer == of_layer && i.place == place) {
-                i.bytes += bytes;
-                return;
-            }
-        own.push_back({what, of_layer, bytes, place});
-    };
     uint64_t rest = up.memory.device_bytes(), rest_pinned = up.memory.arena_bytes(Arena::pinned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Matrix& m = model->matrices[id];
@@ -244,14 +232,14 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
         const bool pinned = plan.slot(id).on_host;
         const char *whose = trunk[id] ? "" : "draft block: ", *type = type_info(plan.slot(id).type).name;
         if (pinned)
-            add(say(whose, "experts ", type, ", in tiles"), m.tiling.bytes(), layer[id], MemoryPlace::pinned);
+            add_item(items, say(whose, "experts ", type, ", in tiles"), layer[id], m.tiling.bytes(),
+                     MemoryPlace::pinned);
         else
-            add(say(whose, "weights ", type, ", in tiles"), m.tiling.bytes(), -1, MemoryPlace::device);
+            add_item(items, say(whose, "weights ", type, ", in tiles"), -1, m.tiling.bytes(), MemoryPlace::device);
         (pinned ? rest_pinned : rest) -= m.tiling.bytes();
     }
-    add("vectors, as F32, and alignment", rest, -1, MemoryPlace::device);
-    if (rest_pinned != 0) add("alignment", rest_pinned, -1, MemoryPlace::pinned);
-    items->insert(items->end(), own.begin(), own.end());
+    add_item(items, "vectors, as F32, and alignment", -1, rest, MemoryPlace::device);
+    add_item(items, "alignment", -1, rest_pinned, MemoryPlace::pinned);
     return {};
 }
 
