@@ -14,6 +14,7 @@
 
 // base
 #include "base/float_mode.h"
+#include "base/clock.h"
 #include "base/base.h"
 #include "base/base.cpp"
 #include "base/guard.h"

@@ -4,19 +4,14 @@
 // Thread  a source belongs to one session.
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 #pragma once
+#include "../base/clock.h"
 #include "constraint.h"
 #include "controller.h"
 #include "mtp_cache.h"
 
-#include <chrono>
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 

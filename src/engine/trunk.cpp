@@ -1,7 +1,5 @@
 #include "trunk.h"
 
-#include "draft.h"
-
 #include <algorithm>
 
 namespace auspex {

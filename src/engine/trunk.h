@@ -7,6 +7,7 @@
 // Every run gets a Step of its own. State is consistent before a callback is called, so that one that throws leaves
 // nothing half done.
 #pragma once
+#include "../base/clock.h"
 #include "../machine/kv.h"
 #include "model.h"
 #include "mtp_cache.h"
@@ -14,7 +15,6 @@
 #include "timeline.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {

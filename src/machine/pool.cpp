@@ -1,9 +1,9 @@
 #include "pool.h"
 
+#include "../base/clock.h"
 #include "../base/float_mode.h"
 
 #include <algorithm>
-#include <chrono>
 
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
 #include <immintrin.h>
@@ -144,12 +144,12 @@ void Pool::run_some(Work work, void* context, uint32_t kind) {
     const uint32_t n_late = n_late_.load(std::memory_order_relaxed), n_slept = n_slept_.load(std::memory_order_relaxed);
     const auto begin = pool_impl::Clock::now();
     run_on(count_.next(kind), work, context);
-    const std::chrono::duration<double> took = pool_impl::Clock::now() - begin;
+    const double took = seconds_since(begin);
     const bool late = n_late_.load(std::memory_order_relaxed) != n_late;
     const uint32_t calm = calm_.load(std::memory_order_relaxed);
     calm_.store(late ? std::min(2 * calm, pool_impl::kMaxCalm) : std::max(calm / 2, pool_impl::kMinCalm),
                 std::memory_order_relaxed);
-    count_.observe(kind, took.count(), n_slept_.load(std::memory_order_relaxed) != n_slept);
+    count_.observe(kind, took, n_slept_.load(std::memory_order_relaxed) != n_slept);
 }
 
 void Pool::run_on(uint32_t n, Work work, void* context) {
