@@ -61,6 +61,16 @@ inline int hex_digit(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
+/// The value of the n hexadecimal digits of `text` from *at on; *at moves past them, or to what is no digit: false.
+inline bool read_hex(std::string_view text, size_t* at, size_t n, uint32_t* out) {
+    for (*out = 0; n > 0; --n, ++*at) {
+        const int digit = *at < text.size() ? hex_digit(text[*at]) : -1;
+        if (digit < 0) return false;
+        *out = *out << 4 | static_cast<uint32_t>(digit);
+    }
+    return true;
+}
+
 /// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>

@@ -245,11 +245,9 @@ class Lexer {
                 continue;
             } else if (const size_t n_digit = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0; n_digit > 0) {
                 uint32_t code = 0;
-                for (size_t i = 1; i <= n_digit; ++i) {
-                    const int digit = p + i < source_.size() ? hex_digit(source_[p + i]) : -1;
-                    if (digit < 0) return wrong("expected ", n_digit, " hexadecimal digits after \\", c);
-                    code = code << 4 | static_cast<uint32_t>(digit);
-                }
+                size_t from = p + 1;
+                if (!read_hex(source_, &from, n_digit, &code))
+                    return wrong("expected ", n_digit, " hexadecimal digits after \\", c);
                 append_utf8(text, code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF) ? 0xFFFD : code);
                 p += n_digit;
             } else {

@@ -191,15 +191,7 @@ class JsonReader {
         return true;
     }
 
-    bool hex4(uint32_t* out) {
-        *out = 0;
-        for (int i = 0; i < 4; ++i, ++at_) {
-            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
-            if (digit < 0) return expected("four hexadecimal digits");
-            *out = *out << 4 | static_cast<uint32_t>(digit);
-        }
-        return true;
-    }
+    bool hex4(uint32_t* out) { return read_hex(text_, &at_, 4, out) || expected("four hexadecimal digits"); }
 
     bool string(std::string& out) {
         ++at_;

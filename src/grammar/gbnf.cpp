@@ -206,12 +206,7 @@ class GbnfReader {
     }
 
     bool hex(size_t n, uint32_t& c) {
-        c = 0;
-        for (size_t i = 0; i < n; ++i, ++at_) {
-            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
-            if (digit < 0) return error("a hexadecimal digit");
-            c = c << 4 | static_cast<uint32_t>(digit);
-        }
+        if (!read_hex(text_, &at_, n, &c)) return error("a hexadecimal digit");
         if (c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF)) return true;
         return error("a code point that is no surrogate");
     }

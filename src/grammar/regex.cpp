@@ -206,15 +206,7 @@ class RegexReader {
         return hi >= lo || error("a count that is not below the first one");
     }
 
-    bool hex(size_t n, uint32_t& c) {
-        c = 0;
-        for (size_t i = 0; i < n; ++i, ++at_) {
-            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
-            if (digit < 0) return error("a hexadecimal digit");
-            c = c << 4 | static_cast<uint32_t>(digit);
-        }
-        return true;
-    }
+    bool hex(size_t n, uint32_t& c) { return read_hex(text_, &at_, n, &c) || error("a hexadecimal digit"); }
 
     bool property(CharSet& set, bool negated) {
         if (!take('{')) return error("'{'");
