@@ -355,13 +355,11 @@ bool is_plain_chatml(std::string s, std::string* tail) {
 }  // namespace chat_impl
 
 uint64_t template_fingerprint(std::string_view jinja) {
-    uint64_t h = 0xCBF29CE484222325ull;
+    Fnv h;
     while (!jinja.empty() && static_cast<unsigned char>(jinja.back()) <= ' ') jinja.remove_suffix(1);
-    for (const char c : jinja) {
-        if (c == '\r') continue;
-        h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
-    }
-    return h;
+    for (const char c : jinja)
+        if (c != '\r') h.mix(static_cast<unsigned char>(c));
+    return h.value;
 }
 
 ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std::string* note) {

@@ -47,8 +47,8 @@ class Input {
         }
         run_.set("tools", tools);
         for (const ToolArgument& a : r.template_arguments) {
-            Value value = heap_.input(a.value);
-            if (a.json) AUSPEX_TRY(json(a.value, "chat_template_kwargs." + a.name, &value));
+            Value value;
+            AUSPEX_TRY(argument(a, "chat_template_kwargs." + a.name, &value));
             run_.set(a.name, value);
         }
         run_.set("add_generation_prompt", Heap::boolean(r.add_generation_prompt));
@@ -63,6 +63,13 @@ class Input {
         Json value;
         if (Status s = Json::parse(text).get(value); !s.ok()) return fail(Code::bad_argument, path, ": ", s.text);
         *to = heap_.of_json(value);
+        return {};
+    }
+
+    /// `path` names it in errors.
+    Status argument(const ToolArgument& a, const std::string& path, Value* to) {
+        if (a.json) return json(a.value, path, to);
+        *to = heap_.input(a.value);
         return {};
     }
 
@@ -84,8 +91,8 @@ class Input {
 
     Status add(const std::vector<ToolArgument>& others, const std::string& path, Members* to) {
         for (const ToolArgument& a : others) {
-            Value value = heap_.input(a.value);
-            if (a.json) AUSPEX_TRY(json(a.value, say(path, ".", a.name), &value));
+            Value value;
+            AUSPEX_TRY(argument(a, say(path, ".", a.name), &value));
             to->add(a.name, value);
         }
         return {};
@@ -106,15 +113,13 @@ class Input {
     }
 
     Status call(const ToolCall& c, const std::string& path, Value* to) {
-        std::vector<std::string> keys;
-        std::vector<Value> values;
+        Members given;
         for (const ToolArgument& a : c.arguments) {
-            Value value = heap_.input(a.value);
-            if (a.json) AUSPEX_TRY(json(a.value, say(path, ", argument ", quote(a.name)), &value));
-            keys.push_back(a.name);
-            values.push_back(value);
+            Value value;
+            AUSPEX_TRY(argument(a, say(path, ", argument ", quote(a.name)), &value));
+            given.add(a.name, value);
         }
-        Value arguments = heap_.map(std::move(keys), std::move(values));
+        Value arguments = given.map(heap_);
         if (text_arguments_) {
             std::string text;
             AUSPEX_TRY(jinja::to_json(arguments, jinja::JsonForm(), &text));
