@@ -249,6 +249,22 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
+void offer(const std::string& what, const MemoryPlan& changed, MemoryPlan* m) {
+    m->alternatives.push_back({what, counted_bytes(changed), changed.fits});
+}
+
+/// Offers the longest context that fits with nothing else changed; if none does, the shortest. o: defaults filled in.
+void offer_shorter_context(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
+    const uint32_t n_context = o.n_context;
+    for (uint32_t n = n_context; n > 256;) {
+        o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
+        MemoryPlan shorter;
+        if (!measure(model, model.plan, o).get(shorter).ok()) return;
+        if (!shorter.fits && n > 256) continue;
+        return offer(say("a context of ", n, " instead of ", n_context, ", nothing else changed"), shorter, m);
+    }
+}
+
 /// Fills m->alternatives with options that need less of what the limit counts, from the smallest change to the largest.
 /// Each includes the changes before it, apart from experts in system memory and a shorter context, which stand alone.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
@@ -262,24 +278,22 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     std::string so_far;
     // Offers the changes before it and this one. It is kept where less counts than with those before it.
     auto step = [&](const std::string& before, const std::string& what, const SessionOptions& changed, const Plan* on) {
-        Result<MemoryPlan> r = measure(model, *on, changed);
-        if (!r.ok() || counted_bytes(r.value()) >= min_bytes) return;
-        min_bytes = counted_bytes(r.value());
+        MemoryPlan less;
+        if (!measure(model, *on, changed).get(less).ok() || counted_bytes(less) >= min_bytes) return;
+        min_bytes = counted_bytes(less);
         o = changed;
         plan = on;
         so_far = before + (before.empty() ? "" : ", ") + what;
-        m->alternatives.push_back({so_far, min_bytes, r.value().fits});
+        offer(so_far, less, m);
     };
     // Experts in system memory change only the speed, so offer them first.
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
         Plan on_host = *plan;
         keep_experts_on_host(on_host, n_layer);
-        Result<MemoryPlan> r = measure(model, on_host, o);
-        if (r.ok() && counted_bytes(r.value()) < min_bytes)
-            m->alternatives.push_back(
-                {say("the experts of all ", n_layer, " layers in the system's memory (host_expert_layers)"),
-                 counted_bytes(r.value()), r.value().fits});
+        MemoryPlan less;
+        if (measure(model, on_host, o).get(less).ok() && counted_bytes(less) < min_bytes)
+            offer(say("the experts of all ", n_layer, " layers in the system's memory (host_expert_layers)"), less, m);
     }
     SessionOptions next = o;
     if (model.device->machine->kind() == Kind::cpu) {  // a GPU's limit counts only a buffer for copying them
@@ -324,22 +338,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         next.kv_k = next.kv_v = KvType::q4_0;
         step(so_far, "keys and values in q4_0 instead", next, plan);
     }
-    // The longest context that fits with nothing else changed.
-    if (m->limit_bytes == 0) return;
-    o = given;
-    o.on_window_full = {};
-    plan = &model.plan;
-    for (uint32_t n = defaults.n_context; n > 256;) {
-        o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
-        Result<MemoryPlan> r = measure(model, *plan, o);
-        if (!r.ok()) break;
-        if (r.value().fits || n <= 256) {
-            m->alternatives.push_back(
-                {say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"),
-                 counted_bytes(r.value()), r.value().fits});
-            break;
-        }
-    }
+    if (m->limit_bytes != 0) offer_shorter_context(model, defaults, m);
 }
 
 std::string describe_alternatives(const MemoryPlan& m) {
