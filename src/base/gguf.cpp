@@ -153,16 +153,15 @@ inline bool read_array(Reader& r, Meta& m) {
         return r.refuse(Code::unsupported, "key ", quote(m.key),
                         " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert "
                         "again without this key.");
-    const bool is_string = type_id == static_cast<uint32_t>(MetaType::string);
-    const uint64_t size =
-        is_string ? 8 : value_bytes(static_cast<MetaType>(type_id));  // a string costs at least its length
+    m.type = static_cast<MetaType>(type_id);
+    const bool is_string = m.type == MetaType::string;
+    const uint64_t size = is_string ? 8 : value_bytes(m.type);  // a string costs at least its length
     if (size == 0)
         return r.refuse(Code::bad_file, "key ", quote(m.key), ": array elements of type id ", type_id,
                         ", expected 0 to 12", kAgain);
     if (m.n > kMaxArray || m.n > r.left() / size)
         return r.refuse(Code::bad_file, "key ", quote(m.key), ": an array of ", m.n, " elements, expected at most ",
                         std::min(kMaxArray, r.left() / size), " (", r.left(), " bytes follow)", kAgain);
-    m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
     if (!is_string) return r.skip(m.n * size) && (m.type != MetaType::boolean || check_booleans(r, m, m.data, m.n));
     m.strings.reserve(static_cast<size_t>(m.n));  // at most two bytes per byte of file
@@ -193,11 +192,11 @@ inline bool read_meta(Reader& r, Meta& m) {
         m.strings.resize(1);
         return r.read_string(&m.strings[0], kMaxStringBytes);
     }
-    const uint64_t size = value_bytes(static_cast<MetaType>(type_id));
+    m.type = static_cast<MetaType>(type_id);
+    const uint64_t size = value_bytes(m.type);
     if (size == 0)
         return r.refuse(Code::bad_file, "key ", quote(m.key), ": value of type id ", type_id, ", expected 0 to 12",
                         kAgain);
-    m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
     return r.skip(size) && (m.type != MetaType::boolean || check_booleans(r, m, m.data, 1));
 }
