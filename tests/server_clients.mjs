@@ -48,6 +48,15 @@ async function openai() {
     const done = await api.chat.completions.stream(ask('no arguments')).finalChatCompletion();
     assert.deepEqual(done.choices[0].message.tool_calls.map(c => JSON.parse(c.function.arguments)), [{}]);
   };
+  checks['a streamed thinking goes back whole'] = async () => {
+    const messages = [{role: 'user', content: 'run it'}], body = {model, messages, tools};
+    const {message} = (await api.chat.completions.stream(body).finalChatCompletion()).choices[0];
+    messages.push(message, {role: 'tool', tool_call_id: message.tool_calls[0].id, content: 'the output'});
+    const {usage, timings} = await api.chat.completions.create(body);
+    const first = await api.chat.completions.create({...body, messages: messages.slice(0, 1)});
+    const appended = usage.prompt_tokens - first.usage.prompt_tokens - first.usage.completion_tokens;
+    assert.ok(timings.prompt_n <= appended + 3, `${timings.prompt_n} rows computed, ${appended} appended`);
+  };
   checks['tool runner'] = async () => {
     const asked = [];
     const runner = api.chat.completions.runTools({

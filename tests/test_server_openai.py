@@ -518,6 +518,10 @@ class ToolLoop(BaseServer):
         for dropped in ({}, {"reasoning_content": ""}, {"reasoning_content": None}):
             self.run_loop(lambda m: {**{k: v for k, v in m.items() if k != "reasoning_content"}, **dropped}, 4)
 
+    def test_the_last_piece_of_a_streamed_thinking_is_completed(self):
+        """openai-node's stream() replaces fields that it does not know with each chunk."""
+        self.run_loop(lambda m: {**m, "reasoning_content": m["reasoning_content"][-2:]}, 4)
+
     def run_loop(self, sent_back, n_step=20):
         messages = [{"role": "system", "content": "You use tools. " * 30}, {"role": "user", "content": "begin"}]
         n_before = 0

@@ -106,15 +106,19 @@ class ChatProtocol final : public OpenAiProtocol {
 };
 
 /// Templates show the thinking before calls until the user speaks again, but most clients of this protocol do not send
-/// it back: the model would not see why it called, and the reply would be computed again without it.
+/// it back, or only the last piece of a stream, as openai-node's stream() does: the model would not see why it called,
+/// and the reply would be computed again.
 void put_thinking_back(const IdStore& thoughts, Json* messages) {
     for (Json& m : *messages) {
         const auto calls = m.find("tool_calls");
         if (calls == m.end() || !calls->is_array() || calls->empty() || !calls->front().is_object()) continue;
         const Json id = calls->front().value("id", Json());
-        Json thinking;
-        if (id.is_string() && m.value("reasoning_content", "").empty() && thoughts.find(id, &thinking))
-            m["reasoning_content"] = thinking;
+        Json kept;
+        if (!id.is_string() || !thoughts.find(id, &kept)) continue;
+        const std::string& whole = kept.get_ref<const std::string&>();
+        const std::string sent = m.value("reasoning_content", "");
+        if (sent.size() < whole.size() && whole.compare(whole.size() - sent.size(), sent.size(), sent) == 0)
+            m["reasoning_content"] = whole;
     }
 }
 
