@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from server_rig import BaseServer, call
+from server_rig import BaseServer, Server, call, parse_events
 
 RESPONSES = "/v1/responses"
 TOOLS = [{"type": "function", "name": "exec", "description": "Runs", "strict": False, "parameters": {
@@ -144,6 +144,27 @@ class Responses(BaseServer):
         body = {"input": "and then", "previous_response_id": second["id"]}
         self.assertGreater(self.ok(self.server.post(RESPONSES, body))["usage"]["input_tokens"],
                            second["usage"]["input_tokens"])
+
+    def test_a_stream_that_fails_before_its_prompt_begins_with_the_response(self):
+        """openai-node told its users that response.created was missing, not why the response failed."""
+        server = Server("--ctx", 16384, "--turn-ms", 0)
+        endless = server.open_stream("/v1/completions", {"prompt": "Hello", "max_tokens": -1, "temperature": 2})
+        endless.recv(1)
+        waiting = server.open_stream(RESPONSES, {"input": "x"})
+        while server.metric("llamacpp:requests_deferred") == 0:
+            pass
+        self.assertEqual(server.stop()[0], 0)
+        said = b""
+        while part := waiting.recv(65536):
+            said += part
+        endless.close()
+        waiting.close()
+        text = said.decode()
+        events = parse_events("event: response." + text.split("event: response.", 1)[1])
+        self.assertEqual([(name, data["sequence_number"]) for name, data in events],
+                         [("response.created", 0), ("response.in_progress", 1), ("response.failed", 2)])
+        self.assertEqual([data["response"]["status"] for _, data in events], ["in_progress", "in_progress", "failed"])
+        self.assertTrue(events[2][1]["response"]["error"]["message"])
 
     def test_bad_requests(self):
         for more in ({"input": 3}, {"input": [3]}, {"input": None}, {"input": [{"role": "robot", "content": "x"}]},

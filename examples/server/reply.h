@@ -39,7 +39,7 @@ class Protocol {
     virtual void live_usage(const Usage&) {}
     virtual void end_choice(uint32_t i_choice, const Choice& choice) = 0;
     virtual void end(const std::vector<Choice>& choices) = 0;
-    /// In the middle of a stream.
+    /// In the middle of a stream, or before its beginning.
     virtual void fail(const Failure& failure) = 0;
     virtual Json answer(const std::vector<Choice>& choices) = 0;
     virtual Json error(const Failure& failure) const { return openai_error(failure); }

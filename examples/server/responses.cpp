@@ -65,6 +65,7 @@ class ResponsesProtocol final : public Protocol {
     void end(const std::vector<Choice>&) override {}
 
     void fail(const Failure& failure) override {
+        if (sequence_ == 0) begin({});  // clients read the failure into a response that was created
         head_["status"] = "failed";
         head_["error"] = {{"code", "server_error"}, {"message", failure.message}};
         write("response.failed", {{"response", head_}});
