@@ -24,6 +24,8 @@ REPLIES = {
     "over the border": "abc STOP</think>\n\nHello",
     "parts of characters": "a \u4e16\u754c \U0001f389 end",
     "in the text": "x</think>\n\nHello world, END of it",
+    "signs": "x</think>\n\nif p <r and q < s then END of it",
+    "a quoted tag": "x</think>\n\nthe tag <tool_call> is END of it",
 }
 
 
@@ -399,6 +401,20 @@ class Tools(BaseServer):
             longest = max(longest, len(calls[0]["arguments"]) if len(calls) == 1 else 0)
         self.assertEqual(n_call, {0, 1, 2})
         self.assertGreater(longest, len('{"command": '))
+
+    def test_text_that_a_stop_string_held_back_is_shown_where_the_limit_cuts(self):
+        """All from its first "<" once was lost."""
+        for text, stop in (("signs", "<r and q < s then STOP"), ("a quoted tag", "<tool_call> is STOP")):
+            whole, shown = REPLIES[text].split("\n\n")[1], []
+            for n in range(4, 99):
+                message, finish = self.both(text, stop=[stop], max_tokens=n)
+                shown.append(message["content"] or "")
+                if finish != "length":
+                    break
+            for before, after in zip(shown, shown[1:]):
+                self.assertTrue(whole.startswith(after) and after.startswith(before), shown)
+            self.assertEqual(shown[-1], whole)
+            self.assertIn(whole[:-len(" END of it")], shown)
 
     def test_tokens_of_the_thinking(self):
         """Without the tag that closes it, whoever wrote that."""

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 namespace server {
@@ -13,6 +14,31 @@ using auspex::Token;
 namespace {
 
 constexpr auto kGather = std::chrono::milliseconds(16);  // a frame of a screen
+
+/// Whether one of the two begins with the other.
+bool agree(std::string_view a, std::string_view b) {
+    const size_t n = std::min(a.size(), b.size());
+    return a.substr(0, n) == b.substr(0, n);
+}
+
+/// Whether a text from a '<' to its end may become the beginning of a call, up to its name, or the end of one.
+bool may_become_call(std::string_view text) {
+    constexpr std::string_view kCall = "<tool_call>", kFunction = "<function=", kCallEnd = "</tool_call>";
+    if (text.size() < kCallEnd.size() && agree(text, kCallEnd)) return true;
+    if (agree(text, kCall)) {
+        const size_t next = text.find_first_not_of(" \t\r\n", kCall.size());
+        if (next == std::string_view::npos || text[next] == '{') return true;
+        text.remove_prefix(next);
+    }
+    return agree(text, kFunction) && text.find_first_of("><\n", kFunction.size()) == std::string_view::npos;
+}
+
+/// The length of a text without the part of a call at its end.
+size_t before_call(const std::string& text) {
+    size_t at = text.find('<');
+    while (at != std::string::npos && !may_become_call(std::string_view(text).substr(at))) at = text.find('<', at + 1);
+    return std::min(at, text.size());
+}
 
 }  // namespace
 
@@ -207,12 +233,23 @@ class Generation::Reply {
         const Status s = worker_.call([&] { return reply_.finish().get(parts); });
         if (!s.ok()) return s;
         finish_ = reply_.ended() == Finish::context ? Finish::length : reply_.ended();
-        if (finish_ == Finish::length && !request_.tools.empty())
-            for (ReplyEvent& part : parts)
-                if (part.kind == ReplyEvent::Kind::text)
-                    part.text.resize(std::min(part.text.find('<'), part.text.size()));
-        tell(std::move(parts));
+        tell(finish_ == Finish::length && !request_.tools.empty() ? without_call(std::move(parts)) : std::move(parts));
         return {};
+    }
+
+    /// Leaves the part of a call out of the last text, which a stop string may have split.
+    static std::vector<ReplyEvent> without_call(std::vector<ReplyEvent> parts) {
+        std::vector<ReplyEvent> joined;
+        for (ReplyEvent& part : parts) {
+            const bool is_text = part.kind == ReplyEvent::Kind::text;
+            if (is_text && !joined.empty() && joined.back().kind == part.kind)
+                joined.back().text += part.text;
+            else
+                joined.push_back(std::move(part));
+        }
+        if (!joined.empty() && joined.back().kind == ReplyEvent::Kind::text)
+            joined.back().text.resize(before_call(joined.back().text));
+        return joined;
     }
 
     /// Passes the parts of the reply on. What follows a call that the reply was cut in is its text again, and no
