@@ -120,6 +120,26 @@ class Fields(BaseServer):
                 self.assertEqual(answer.status, 400, answer.body)
                 self.assertIn(words, answer.json["error"]["message"])
 
+    def test_a_tool_of_another_protocol_is_not_passed_over(self):
+        no_schema = "tools[0].input_schema is missing"
+        for path, tool, words in ((MESSAGES, {"name": "a"}, no_schema),
+                                  (MESSAGES, {"name": "a", "parameters": {}}, no_schema),
+                                  (MESSAGES, {"type": "function", "function": {"name": "a"}}, no_schema),
+                                  (MESSAGES, {"type": "custom", "name": "a", "input_schema": None}, no_schema),
+                                  (RESPONSES, 5, "tools[0] is 5, expected an object"),
+                                  (RESPONSES, {}, "tools[0].name is missing, expected a string"),
+                                  (RESPONSES, {"name": "a", "input_schema": {}}, "tools[0].input_schema")):
+            answer = self.server.post(path, {**BODIES[path], "tools": [tool]})
+            with self.subTest(path=path, tool=tool):
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn(words, answer.json["error"]["message"])
+        rows = [self.ok(self.server.post(RESPONSES + "/input_tokens", {**BODIES[RESPONSES], "tools": [
+            {**more, "name": "a", "parameters": {}}]}))["input_tokens"] for more in ({}, {"type": "function"})]
+        self.assertEqual(rows[0], rows[1])
+        for path, tool in ((MESSAGES, {"type": "web_search_20250305", "name": "web_search"}),
+                           (RESPONSES, {"type": "custom", "name": "patch"})):
+            self.ok(self.server.post(path, {**BODIES[path], "tools": [tool]}))
+
     def test_an_error_names_the_value_that_is_wrong(self):
         for fields, words in (({"stop": [1]}, "stop[0] is 1, expected a string"),
                               ({"stop": ["a", None]}, "stop[1] is null, expected a string"),

@@ -242,18 +242,23 @@ class MessagesReader {
         }
     }
 
-    /// Tools that a server would run itself (web search) are left out: there is none here.
+    /// Tools of other types, which a server would run itself (web search), are left out: there is none here.
     void read_tools(const Json& tools, Conversation* to) {
         std::set<std::string> names;
         for (size_t i = 0; i < tools.size() && failure_.ok(); ++i) {
             const std::string path = "tools[" + std::to_string(i) + "]";
             if (!tools[i].is_object()) return fail(path + " is " + describe(tools[i]) + ", expected an object");
-            if (!tools[i].contains("input_schema")) continue;
-            std::string description;
+            std::string type = "custom", description;
             const Fields fields(tools[i], path + ".", &failure_);
+            fields.text("type", &type);
+            const Json* schema = fields.object("input_schema");
+            if (!schema && type != "custom" && type != "function") continue;
+            if (!schema)
+                fields.fail("input_schema",
+                            R"(is missing, expected a tool as in {"name": ..., "input_schema": {...}})");
             Json function = {{"name", read_tool_name(fields, &names)}};
             if (fields.text("description", &description)) function["description"] = description;
-            if (const Json* schema = fields.object("input_schema")) function["parameters"] = *schema;
+            if (schema) function["parameters"] = *schema;
             to->tools.push_back({{"type", "function"}, {"function", function}});
         }
     }

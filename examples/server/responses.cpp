@@ -287,11 +287,16 @@ class ItemReader {
 void read_tools(const Json& tools, const Fields& fields, Conversation* to) {
     std::set<std::string> names;
     for (size_t i = 0; i < tools.size(); ++i) {
-        if (!tools[i].is_object() || tools[i].value("type", Json()) != "function") continue;
+        const std::string path = "tools[" + std::to_string(i) + "]";
+        if (!tools[i].is_object())
+            return fields.keep(bad_request(path + " is " + describe(tools[i]) + ", expected an object"));
+        std::string type = "function";
+        fields.inside(tools[i], path + ".").text("type", &type);
+        if (type != "function") continue;
         const auto inner = tools[i].find("function");  // as in chat completions
         const bool nested = inner != tools[i].end() && inner->is_object();
-        const Fields tool =
-            fields.inside(nested ? *inner : tools[i], "tools[" + std::to_string(i) + (nested ? "].function." : "]."));
+        const Fields tool = fields.inside(nested ? *inner : tools[i], path + (nested ? ".function." : "."));
+        tool.refuse_wish("input_schema", "send the schema as parameters");
         read_tool_name(tool, &names);
         Json function = Json::object();
         for (const char* key : {"name", "description", "parameters"})
