@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from npm_packages import install, run_script
-from server_rig import BaseServer, call
+from server_rig import BaseServer, Server, call
 
 PACKAGES = {
     "openai": ["openai@7.55.0"],
@@ -58,6 +58,8 @@ class Page(BaseServer):
         "plain": "Short thought.\n</think>\n\nHello, world.",
         "more": "</think>\n\n## Rows\n- **bold**, `code` and 2 * 3 * 4\n\nA table:\n"
                 "```python\nfor row in rows:\n    print(row)\n```\nThat was it.",
+        "stars": "</think>\n\n    f(**kwargs, **opts)\nsrc/** and test/**, 2**3**4, **bold** and **two words**.",
+        "ponder": "on and " * 300 + "</think>\n\nDone.",
         "endless": "</think>\n\n" + "on and " * 3000,
     }
 
@@ -66,10 +68,13 @@ class Page(BaseServer):
         if not chromium:
             self.skipTest("needs chromium")
         packages = install(PACKAGES["page"])
+        other = Server("--no-think", "--ctx", 512)
         with tempfile.TemporaryDirectory() as folder:
             folder = os.environ.get("AUSPEX_SCREENSHOTS", folder)
             os.makedirs(folder, exist_ok=True)
-            r = run_script(packages, os.path.join(HERE, "server_page.mjs"), self.server.url, chromium, folder)
+            r = run_script(packages, os.path.join(HERE, "server_page.mjs"), self.server.url, chromium, folder,
+                           other.url)
+        self.assertEqual(other.stop()[0], 0)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
 

@@ -335,5 +335,15 @@ class Recommended(unittest.TestCase):
                 self.assertEqual(server.stop()[0], 0)
 
 
+class Thinking(unittest.TestCase):
+    def test_whether_replies_think_by_default_is_told(self):
+        for options, told in (((), None), (("--think",), True), (("--no-think",), False)):
+            server = Server("--ctx", 512, *options)
+            try:
+                self.assertIs(server.get("/props").json["enable_thinking"], told)
+            finally:
+                self.assertEqual(server.stop()[0], 0)
+
+
 if __name__ == "__main__":
     unittest.main()

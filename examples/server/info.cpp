@@ -46,6 +46,7 @@ HttpAnswer props(Service& s, const HttpRequest&) {
     const Failure failure = s.engine.check();
     if (!failure.ok()) return failed(failure);
     const auspex::Sampling& d = s.defaults.sampling;
+    const std::optional<bool> thinking = s.defaults.enable_thinking;  // null: what the template does by itself
     const Counters c = s.engine.counters();
     return json_answer({{"default_generation_settings",
                          {{"n_ctx", s.engine.n_context()},
@@ -63,6 +64,7 @@ HttpAnswer props(Service& s, const HttpRequest&) {
                         {"chat_template", s.chat_template},
                         {"modalities", {{"vision", false}, {"audio", false}}},
                         {"build_info", "auspex-" AUSPEX_VERSION},
+                        {"enable_thinking", thinking ? Json(*thinking) : Json()},
                         {"device", s.engine.device_name()},
                         {"memory_bytes", c.memory_bytes},
                         {"weight_bytes", s.engine.model().info().weight_bytes}});
