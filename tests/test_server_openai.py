@@ -236,6 +236,10 @@ class Chat(BaseServer):
         self.assertEqual((counts, counts[-1]), (sorted(counts), 12))
         self.assertGreater(events[-2][1]["timings"]["predicted_ms"], events[1][1]["timings"]["predicted_ms"])
         self.assertFalse(any("timings" in e for _, e in self.server.stream(CHAT, user("Hello", max_tokens=3))[:-2]))
+        events = self.server.stream(CHAT, user("Hello", max_tokens=12, timings_per_token=True,
+                                               stream_options={"include_usage": True}))
+        self.assertTrue(all("timings" in e for _, e in events[:-1]), events)
+        self.assertEqual(events[-3][1]["timings"]["predicted_n"], 12)
 
     def test_fields_of_old_clients_are_refused_by_name(self):
         self.refused(400, "not_supported_error", self.server.post(CHAT, user("x", functions=[{"name": "f"}])), "tools")

@@ -41,7 +41,7 @@ class ChatProtocol final : public OpenAiProtocol {
             Json::array({{{"index", i}, {"finish_reason", finish_name(choice)}, {"delta", Json::object()}}});
         const Json rest = take_logprobs();
         if (!rest.is_null()) chunk["choices"][0]["logprobs"] = rest;
-        if (!options_.include_usage) chunk["timings"] = timings_json(choice.usage);
+        if (!options_.include_usage || !live_.is_null()) chunk["timings"] = timings_json(choice.usage);
         write_data(chunk);
     }
 
