@@ -26,21 +26,31 @@ class Fields(BaseServer):
         form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
         both = {"functions": [{"name": "f"}], "function_call": {"name": "f"}}
         of_others = {**both, "guided_json": SCHEMA, "guided_choice": ["a", "b"], "ignore_eos": True, "n_probs": 2}
+        output = {"format": {"type": "json_schema", "schema": SCHEMA}}
+        included = ["message.output_text.logprobs"]
         refused = {CHAT: {"audio": {"voice": "x"}, "modalities": ["text", "audio"], "web_search_options": {},
                           **of_others,
-                          "add_generation_prompt": False, "continue_final_message": True},
-                   TEXT: {"suffix": "x", "echo": True, "best_of": 2, **of_others},
-                   NATIVE: {"n": 2, "logprobs": 1, **of_others},
+                          "add_generation_prompt": False, "continue_final_message": True, "text": output,
+                          "output_config": output, "output_format": output["format"], "max_output_tokens": 3,
+                          "stop_sequences": ["x"], "system": "x", "instructions": "x",
+                          "previous_response_id": "resp_1", "include": included,
+                          "thinking": {"type": "enabled", "budget_tokens": 0}},
+                   TEXT: {"suffix": "x", "echo": True, "best_of": 2, "top_logprobs": 1, "include": included,
+                          "max_output_tokens": 3, "stop_sequences": ["x"], **of_others},
+                   NATIVE: {"n": 2, "logprobs": 1, "top_logprobs": 1, "include": included, **of_others},
                    RESPONSES: {"background": True, "prompt": {"id": "pmpt_1"}, "conversation": "conv_1",
                                "response_format": form, "json_schema": SCHEMA, "max_tokens": 3, "stop": "x",
                                "max_completion_tokens": 3, "grammar": "root ::= [a]", "top_logprobs": 1, "n": 2,
                                "messages": USER, "logprobs": True, "n_predict": 3, "tools": [{"type": "function"}],
-                               "reasoning_effort": "low", **of_others},
+                               "reasoning_effort": "low", "include": included, "stop_sequences": ["x"],
+                               "system": "x", "thinking": {"type": "disabled"}, "output_config": output,
+                               "output_format": output["format"], **of_others},
                    MESSAGES: {"container": "c", "mcp_servers": [{"type": "url"}], "response_format": form,
                               "stop": ["x"], "json_schema": SCHEMA, "grammar": "root ::= [a]", "thread": {},
                               "max_completion_tokens": 3, "max_output_tokens": 3, "n_predict": 3, "n": 2,
                               "logprobs": True, "top_logprobs": 1, "thinking": {"type": "odd"},
-                              "reasoning_effort": "low", **of_others}}
+                              "reasoning_effort": "low", "thinking_budget_tokens": 0, "text": output,
+                              "instructions": "x", **of_others}}
         for path, fields in refused.items():
             for name, value in fields.items():
                 answer = self.server.post(path, {**BODIES[path], name: value})
@@ -63,21 +73,26 @@ class Fields(BaseServer):
         taken = {CHAT: {"audio": None, "modalities": ["text"], "function_call": "auto", "functions": [],
                         "add_generation_prompt": True, "continue_final_message": False, "store": True, "user": "u",
                         "metadata": {}, "service_tier": "auto", "verbosity": "low", "prediction": None,
-                        "prompt_cache_key": "k", "reasoning_effort": "high", "stream_options": None},
+                        "prompt_cache_key": "k", "reasoning_effort": "high", "stream_options": None,
+                        "text": {"format": {"type": "text"}, "verbosity": "low"}, "output_config": {"effort": "low"},
+                        "thinking": {"type": "adaptive"}, "reasoning": {"effort": "low", "summary": "auto"},
+                        "include": ["reasoning.encrypted_content"]},
                  TEXT: {"suffix": None, "echo": False, "best_of": 1, "n_probs": 0, "ignore_eos": False, "user": "u"},
                  NATIVE: {"n": 1, "cache_prompt": True, "id_slot": 0},
                  RESPONSES: {"background": False, "prompt": None, "include": ["reasoning.encrypted_content"],
                              "truncation": "disabled", "reasoning": {"effort": "low", "summary": "auto"},
                              "text": {"verbosity": "low"}, "max_tool_calls": 3, "service_tier": "auto"},
                  MESSAGES: {"container": None, "mcp_servers": [], "metadata": {"user_id": "u"},
-                            "context_management": {"edits": []}, "service_tier": "auto"}}
+                            "context_management": {"edits": []}, "service_tier": "auto",
+                            "thinking_budget_tokens": -1, "output_config": {"effort": "low"}}}
         for path, fields in taken.items():
             for name, value in fields.items():
                 with self.subTest(path=path, name=name):
                     self.ok(self.server.post(path, {**BODIES[path], name: value}))
         self.ok(self.server.post(TEXT, {**BODIES[TEXT], "n": 2, "best_of": 2}))
-        off = {CHAT: ("audio", "modalities", "web_search_options", "function_call", "functions", "guided_json"),
-               TEXT: ("suffix", "echo", "functions", "function_call", "n_probs", "ignore_eos"),
+        off = {CHAT: ("audio", "modalities", "web_search_options", "function_call", "functions", "guided_json",
+                      "output_format", "max_output_tokens", "stop_sequences", "system", "previous_response_id"),
+               TEXT: ("top_logprobs", "suffix", "echo", "functions", "function_call", "n_probs", "ignore_eos"),
                RESPONSES: ("background", "prompt", "conversation", "response_format", "max_tokens", "stop", "messages",
                            "logprobs", "n", "functions"),
                MESSAGES: ("thread", "container", "mcp_servers", "response_format", "stop", "max_output_tokens", "n",
@@ -86,6 +101,13 @@ class Fields(BaseServer):
             for nothing in (None, False, 0, "", []):
                 with self.subTest(path=path, nothing=nothing):
                     self.ok(self.server.post(path, {**BODIES[path], **{name: nothing for name in names}}))
+
+    def test_thinking_is_switched_off_in_other_words(self):
+        off = [{"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}, {"thinking": {"type": "disabled"}}]
+        rows = [self.ok(self.server.post(CHAT + "/input_tokens", {**BODIES[CHAT], **more}))["input_tokens"]
+                for more in (*off, {})]
+        self.assertEqual(rows[0:2], rows[1:3])
+        self.assertNotEqual(rows[0], rows[3])
 
     def test_tools_of_responses_may_have_the_form_of_chat(self):
         inner = {"name": "get_weather", "description": "d", "parameters": {

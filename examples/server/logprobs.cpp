@@ -37,9 +37,18 @@ bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) !=
 
 }  // namespace
 
+void refuse_included_logprobs(const Fields& fields, const std::string& instead) {
+    const Json wanted = "message.output_text.logprobs";
+    const Json* include = fields.find("include");
+    if (include && include->is_array() && std::find(include->begin(), include->end(), wanted) != include->end())
+        fields.keep(not_supported("include has " + dump(wanted) + ", which is not available here; " + instead));
+}
+
 int read_logprobs(const Fields& fields, bool chat) {
     int64_t n = 0;
+    refuse_included_logprobs(fields, chat ? "use logprobs and top_logprobs" : "use logprobs of /v1/completions");
     if (!chat) {
+        fields.refuse_wish("top_logprobs", "use logprobs of /v1/completions");
         const Json* value = fields.find("logprobs");
         if (!value || *value == false) return -1;
         fields.integer("logprobs", 0, kMaxTop, &n);

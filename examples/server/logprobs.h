@@ -14,6 +14,8 @@ struct TokenLogprob {
     std::vector<TokenLogprob> top;  ///< the most likely tokens, the best first; empty within a list
 };
 
+/// Refuses `include` with message.output_text.logprobs, which asks /v1/responses for them.
+void refuse_included_logprobs(const Fields& fields, const std::string& instead);
 /// What a request asks for. The number of alternatives; -1: no log probabilities at all.
 /// chat: logprobs is true or false, top_logprobs the number. Otherwise logprobs is the number.
 int read_logprobs(const Fields& fields, bool chat);

@@ -148,6 +148,11 @@ class MessagesReader {
             fields.refuse_wish(key, "use max_tokens");
         fields.refuse_wish("stop", "use stop_sequences");
         fields.refuse_wish("reasoning_effort", "use thinking");
+        fields.refuse_wish("instructions", "use system");
+        refuse_format(fields, "text", "use output_config.format");
+        const Json* budget = fields.find("thinking_budget_tokens");  // 0 asks for much, -1 for nothing
+        if (budget && *budget != -1)
+            fields.keep(not_supported("thinking_budget_tokens is not available here; use thinking.budget_tokens"));
         for (const char* key : {"grammar", "logprobs", "top_logprobs"})
             fields.refuse_wish(key, "use /v1/chat/completions");
         refuse_extensions(fields, "output_config.format");
@@ -264,15 +269,8 @@ class MessagesReader {
     }
 
     static void read_switches(const Fields& fields, Conversation* to) {
-        std::string type;
         read_template_switches(fields, to);
-        if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
-        if (type == "disabled")
-            to->switches["enable_thinking"] = false;
-        else if (type == "enabled")
-            to->switches["enable_thinking"] = true;
-        else if (!type.empty() && type != "adaptive")
-            fields.keep(bad_request("thinking.type is '" + type + "', expected enabled, disabled or adaptive"));
+        read_thinking(fields, to);
     }
 
     /// What the client demands of the reply: its form, or a call.

@@ -255,6 +255,14 @@ void refuse_foreign(const Fields& fields) {
     for (const char* key : {"audio", "web_search_options"}) fields.refuse_wish(key, "leave it out");
     if (const Json* kinds = fields.find("modalities"); fields.asks("modalities") && *kinds != Json::array({"text"}))
         fields.keep(not_supported("modalities is " + dump(*kinds) + R"(, expected ["text"])"));
+    // Fields of other protocols, which would have no effect.
+    for (const char* key : {"text", "output_config"}) refuse_format(fields, key, "use response_format");
+    fields.refuse_wish("output_format", "use response_format");
+    for (const char* key : {"system", "instructions"}) fields.refuse_wish(key, "send a message of the role system");
+    fields.refuse_wish("previous_response_id", "use /v1/responses, or send the whole conversation as messages");
+    if (const Json* thinking = fields.find("thinking"); thinking && thinking->is_object())
+        if (fields.inside(*thinking, "thinking.").find("budget_tokens"))
+            fields.keep(not_supported("thinking.budget_tokens is not available here; use thinking_budget_tokens"));
     refuse_functions(fields);
     refuse_no_generation(fields, "");
     fields.refuse_wish("continue_final_message", "use /v1/messages, which continues a last message of the assistant");
@@ -286,6 +294,25 @@ void read_template_switches(const Fields& fields, Conversation* to) {
     to->switches = *switches;
 }
 
+void read_thinking(const Fields& fields, Conversation* to) {
+    std::string type;
+    if (const Json* thinking = fields.object("thinking")) fields.inside(*thinking, "thinking.").text("type", &type);
+    if (type == "disabled")
+        to->switches["enable_thinking"] = false;
+    else if (type == "enabled")
+        to->switches["enable_thinking"] = true;
+    else if (!type.empty() && type != "adaptive")
+        fields.keep(bad_request("thinking.type is '" + type + "', expected enabled, disabled or adaptive"));
+}
+
+void refuse_format(const Fields& fields, const char* key, const std::string& instead) {
+    const Json* config = fields.find(key);
+    if (!config || !config->is_object()) return;
+    const Fields inner = fields.inside(*config, std::string(key) + ".");
+    const Json* format = inner.find("format");
+    if (format && *format != Json({{"type", "text"}})) inner.refuse_wish("format", instead);
+}
+
 Failure read_conversation(const Json& body, Conversation* to) {
     Failure failure;
     const Fields fields(body, "", &failure);
@@ -296,8 +323,12 @@ Failure read_conversation(const Json& body, Conversation* to) {
     if (const Json* tools = fields.list("tools")) read_tools(*tools, fields, &to->tools);
     refuse_foreign(fields);
     read_template_switches(fields, to);
+    read_thinking(fields, to);
     std::string effort;
-    if (fields.text("reasoning_effort", &effort)) to->set_effort(effort);
+    if (const Json* reasoning = fields.object("reasoning"))  // the form of OpenRouter and /v1/responses
+        fields.inside(*reasoning, "reasoning.").text("effort", &effort);
+    fields.text("reasoning_effort", &effort);
+    if (!effort.empty()) to->set_effort(effort);
     read_tool_choice(fields, to);
     read_response_format(fields, &to->form);
     return failure.ok() ? arrange_messages(to) : failure;

@@ -39,6 +39,10 @@ struct Conversation {
 Failure read_conversation(const Json& body, Conversation* to);
 /// `chat_template_kwargs`, in all conversations.
 void read_template_switches(const Fields& fields, Conversation* to);
+/// `thinking.type`: enabled, disabled or adaptive, which leaves it to the template.
+void read_thinking(const Fields& fields, Conversation* to);
+/// Refuses `format` inside the object `key`, where another protocol has the form of a reply, unless it is plain text.
+void refuse_format(const Fields& fields, const char* key, const std::string& instead);
 /// Refuses `functions` and `function_call`, OpenAI's form before tools.
 void refuse_functions(const Fields& fields);
 /// "auto", "none", "required" or a function, which is called once; parallel_tool_calls.

@@ -3,8 +3,6 @@
 // Tests   tests/test_server_responses.py
 #include "service.h"
 
-#include <algorithm>
-
 namespace server {
 
 namespace {
@@ -338,10 +336,8 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
 void refuse_unsupported(const Fields& fields) {
     const std::string elsewhere = "use /v1/chat/completions for log probabilities, or leave it out";
     for (const char* key : {"logprobs", "top_logprobs"}) fields.refuse_wish(key, elsewhere);
-    const Json* include = fields.list("include");
-    const Json wanted = "message.output_text.logprobs";
-    const bool included = include && std::find(include->begin(), include->end(), wanted) != include->end();
-    if (included) fields.keep(not_supported("include has " + dump(wanted) + ", which is not available; " + elsewhere));
+    (void)fields.list("include");
+    refuse_included_logprobs(fields, elsewhere);
     fields.refuse_wish("conversation", "use previous_response_id, or send the conversation as input");
     fields.refuse_wish("background", "leave it out, and take the answer as a stream");
     fields.refuse_wish("prompt", "send its text as instructions and input");
@@ -350,9 +346,12 @@ void refuse_unsupported(const Fields& fields) {
     for (const char* key : {"response_format", "json_schema"}) fields.refuse_wish(key, "use text.format");
     for (const char* key : {"max_tokens", "max_completion_tokens", "n_predict"})
         fields.refuse_wish(key, "use max_output_tokens");
-    for (const char* key : {"stop", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");
+    for (const char* key : {"stop", "stop_sequences", "grammar"}) fields.refuse_wish(key, "use /v1/chat/completions");
     fields.refuse_wish("messages", "use input");
-    fields.refuse_wish("reasoning_effort", "use reasoning.effort");
+    for (const char* key : {"reasoning_effort", "thinking"}) fields.refuse_wish(key, "use reasoning.effort");
+    fields.refuse_wish("system", "use instructions");
+    fields.refuse_wish("output_format", "use text.format");
+    refuse_format(fields, "output_config", "use text.format");
     refuse_choices(fields);
     refuse_functions(fields);
 }

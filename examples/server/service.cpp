@@ -64,6 +64,8 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
     int64_t n = 1;
     fields.integer("n", 1, 16, &n);
     to->n_choice = static_cast<uint32_t>(n);
+    fields.refuse_wish("max_output_tokens", "use max_tokens");
+    fields.refuse_wish("stop_sequences", "use stop");
     refuse_extensions(fields, "json_schema or grammar");
     return failure;
 }
