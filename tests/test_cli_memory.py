@@ -96,6 +96,8 @@ class Windows(BaseMemory):
         for size in ("many", "1.5", "0x10", "0x10K", "-1", "5T"):
             self.refused([f"--kv-budget {size}: expected a whole number of bytes"], "run", "--device", "cpu", "-p", "x",
                          "--kv-budget", size)
+        self.refused(["--kv-budget 0: expected a whole number of bytes above 0"], "run", "--device", "cpu", "-p", "x",
+                     "--kv-budget", 0)
         for n in (-1, 0, 4097):
             self.refused([f"--ubatch {n}: expected 1 .. 4096"], "run", "--device", "cpu", "-p", "x", "--ubatch", n)
         for n in (-1, 0):

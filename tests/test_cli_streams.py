@@ -79,6 +79,9 @@ class StandardStreams(BaseCli):
         with open(errors, "rb") as f:
             return r.returncode, f.read()
 
+    def test_the_help_says_that_standard_input_is_the_default(self):
+        self.assertIn(b"-, or neither of the two, is standard input", self.done("run", "--help"))
+
     def test_output_that_cannot_be_written_is_an_error(self):
         for arguments in built(["--help"], ["--version"], ["run", "--help"], ["bench", "--help"], ["inspect", DEMO],
                                ["inspect", "--device", "cpu"], ["tokenize", "-p", "x"], ["run", "-p", "x", "-n", "1"],

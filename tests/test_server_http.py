@@ -278,13 +278,13 @@ class Access(unittest.TestCase):
                                (["--cors-origin", "https://*.example.org"], "expected a scheme"),
                                (["--cors-origin", "https://m\u00fcnchen.example"], "xn--"),
                                (["--queue", "-1"], "--queue -1: expected 0"), (["--head-seconds", "0"], "expected 1"),
-                               (["--turn-ms", "-1"], "--turn-ms -1: expected 0"),
+                               (["--turn-ms", "-1"], "--turn-ms -1: expected 0 .. 3600000"),
                                (["--temp", "-1"], "--temp -1"), (["--top-p", "5"], "--top-p 5"),
                                (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
                                (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
                                (["--ctx", "0"], "--ctx 0: expected 1 .. 16777216"),
                                (["--trace", "/no/such/x"], "/no/such/x"),
-                               (["--cache", "1K"], "--cache 1K: checkpoint_bytes is 1024"),
+                               (["--cache", "1K"], "--cache is 1024, but one checkpoint takes"),
                                (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
             free = [] if "--port" in options else ["--port", "0"]
             r = subprocess.run([SERVER, *free, "--device", "cpu", *options], capture_output=True, timeout=60)

@@ -30,6 +30,7 @@ static std::string with_options(std::string text) {
         {"sampling.presence_penalty", "--presence-penalty"},
         {"sampling.penalty_window", "--penalty-window"},
         {"draft.min_probability", "--draft-min-p"},
+        {"checkpoint_bytes", "--cache"},
         {"kv_budget_bytes", "--kv-budget"},
         {"memory_limit_bytes", "--memory-limit"},
         {"n_ubatch", "--ubatch"},
@@ -125,7 +126,8 @@ void add_sampling(CLI::App& command, auspex::Sampling& o) {
 
 void add_text(CLI::App& command, TextOptions& o, const char* what) {
     o.text_given = command.add_option("-p,--prompt", o.text, std::string(what) + " as an argument");
-    o.file_given = command.add_option("-f,--file", o.file, std::string(what) + " from a file; - is standard input");
+    o.file_given = command.add_option("-f,--file", o.file,
+                                      std::string(what) + " from a file; -, or neither of the two, is standard input");
     o.text_given->excludes(o.file_given);
 }
 

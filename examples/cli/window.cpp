@@ -41,7 +41,8 @@ Result<uint64_t> read_size(const std::string& text, const char* option) {
     if (end == text.c_str() || factor == 0 || !plain || !(n * factor >= 1) || n * factor > 1e15)
         return Status(Code::bad_argument,
                       std::string(option) + " " + text +
-                          ": expected a whole number of bytes, or a number followed by K, M or G, as in 512M or 1.5G");
+                          ": expected a whole number of bytes above 0, or a number followed by K, M or G, as in 512M "
+                          "or 1.5G");
     return static_cast<uint64_t>(n * factor);
 }
 

@@ -54,12 +54,7 @@ Status Engine::load() {
     Status s = cli::load(options_.place, &on_);
     if (!s.ok()) return s;
     if (options_.cache.empty()) s = choose_cache();
-    if (s.ok()) s = create_session();
-    if (s.code != Code::bad_argument || options_.cache.empty()) return s;
-    auspex::SessionOptions o = session_options_;  // is it --cache alone that is wrong?
-    o.checkpoint_bytes = auspex::kDefaultCheckpoints;
-    if (auspex::Session::plan(on_.model, o).ok()) s.text = "--cache " + options_.cache + ": " + s.text;
-    return s;
+    return s.ok() ? create_session() : s;
 }
 
 Status Engine::choose_cache() {

@@ -122,7 +122,7 @@ Status check_numbers(const ServeOptions& o) {
     for (const auto& one : all) {
         if (one.value >= one.low && one.value <= one.high) continue;
         char text[120];
-        std::snprintf(text, sizeof text, "%s %g: expected %g .. %g", one.name, one.value, one.low, one.high);
+        std::snprintf(text, sizeof text, "%s %.7g: expected %.7g .. %.7g", one.name, one.value, one.low, one.high);
         return Status(cli::Code::bad_argument, text);
     }
     return {};
