@@ -33,8 +33,7 @@ class Fields(BaseServer):
                           "add_generation_prompt": False, "continue_final_message": True, "text": output,
                           "output_config": output, "output_format": output["format"], "max_output_tokens": 3,
                           "stop_sequences": ["x"], "system": "x", "instructions": "x",
-                          "previous_response_id": "resp_1", "include": included,
-                          "thinking": {"type": "enabled", "budget_tokens": 0}},
+                          "previous_response_id": "resp_1", "include": included, "thinking": {"type": "odd"}},
                    TEXT: {"suffix": "x", "echo": True, "best_of": 2, "top_logprobs": 1, "include": included,
                           "max_output_tokens": 3, "stop_sequences": ["x"], **of_others},
                    NATIVE: {"n": 2, "logprobs": 1, "top_logprobs": 1, "include": included, **of_others},
@@ -108,6 +107,11 @@ class Fields(BaseServer):
                 for more in (*off, {})]
         self.assertEqual(rows[0:2], rows[1:3])
         self.assertNotEqual(rows[0], rows[3])
+        budgets = [{"thinking_budget_tokens": 0}, {"thinking": {"type": "enabled", "budget_tokens": 0}}, {}]
+        messages = [self.ok(self.server.post(CHAT, {**BODIES[CHAT], **more}))["choices"][0]["message"]
+                    for more in budgets]
+        self.assertEqual(messages[0], messages[1])
+        self.assertNotEqual(messages[0], messages[2])
 
     def test_tools_of_responses_may_have_the_form_of_chat(self):
         inner = {"name": "get_weather", "description": "d", "parameters": {

@@ -260,9 +260,6 @@ void refuse_foreign(const Fields& fields) {
     fields.refuse_wish("output_format", "use response_format");
     for (const char* key : {"system", "instructions"}) fields.refuse_wish(key, "send a message of the role system");
     fields.refuse_wish("previous_response_id", "use /v1/responses, or send the whole conversation as messages");
-    if (const Json* thinking = fields.find("thinking"); thinking && thinking->is_object())
-        if (fields.inside(*thinking, "thinking.").find("budget_tokens"))
-            fields.keep(not_supported("thinking.budget_tokens is not available here; use thinking_budget_tokens"));
     refuse_functions(fields);
     refuse_no_generation(fields, "");
     fields.refuse_wish("continue_final_message", "use /v1/messages, which continues a last message of the assistant");
