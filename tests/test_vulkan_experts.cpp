@@ -108,7 +108,7 @@ void check(const List& l, const std::vector<u32>& list, u32 n_step) {
         std::vector<u32> want = l.places(e, n_step);
         CHECK(list[args::kListFirst + e] == first);
         std::vector<u32> got(want.size());
-        std::copy_n(&list[args::kListEntry + l.blocks.n_entry + first], want.size(), got.begin());
+        std::copy_n(list.data() + args::kListEntry + l.blocks.n_entry + first, want.size(), got.begin());
         std::sort(got.begin(), got.end());
         CHECK(got == want);
         first += static_cast<u32>(want.size());
