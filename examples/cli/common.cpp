@@ -30,7 +30,6 @@ static std::string with_options(std::string text) {
         {"sampling.presence_penalty", "--presence-penalty"},
         {"sampling.penalty_window", "--penalty-window"},
         {"draft.min_probability", "--draft-min-p"},
-        {"checkpoint_bytes", "--cache"},
         {"kv_budget_bytes", "--kv-budget"},
         {"memory_limit_bytes", "--memory-limit"},
         {"n_ubatch", "--ubatch"},

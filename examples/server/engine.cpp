@@ -54,7 +54,10 @@ Status Engine::load() {
     Status s = cli::load(options_.place, &on_);
     if (!s.ok()) return s;
     if (options_.cache.empty()) s = choose_cache();
-    return s.ok() ? create_session() : s;
+    if (s.ok()) s = create_session();
+    constexpr std::string_view kField = "checkpoint_bytes";  // begins the library's text
+    if (s.text.compare(0, kField.size(), kField) == 0) s.text.replace(0, kField.size(), "--cache");
+    return s;
 }
 
 Status Engine::choose_cache() {
