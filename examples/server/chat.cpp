@@ -126,6 +126,7 @@ Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationReques
     Failure failure = open_body(s, r, body);
     Conversation conversation;
     if (failure.ok()) failure = read_conversation(*body, &conversation);
+    if (failure.ok()) read_thinking_budget(Fields(*body, "", &failure), to);  // thinking_budget_tokens wins
     if (failure.ok()) failure = read_limits(*body, to);
     if (!failure.ok()) return failure;
     put_thinking_back(s.thoughts, &conversation.messages);

@@ -329,8 +329,7 @@ Failure read(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to
     fields.texts("stop_sequences", &to->stops);
     for (const std::string& stop : to->stops)
         if (stop.empty()) fields.keep(bad_request("stop_sequences has an empty string"));
-    if (const Json* thinking = fields.object("thinking"))
-        fields.inside(*thinking, "thinking.").integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
+    read_thinking_budget(fields, to);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }

@@ -52,6 +52,11 @@ Failure read_ids(const Service& s, const Json& list, const std::string& field, s
     return {};
 }
 
+void read_thinking_budget(const Fields& fields, GenerationRequest* to) {
+    if (const Json* thinking = fields.object("thinking"))
+        fields.inside(*thinking, "thinking.").integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
+}
+
 Failure read_limits(const Json& body, GenerationRequest* to) {
     Failure failure;
     const Fields fields(body, "", &failure);
@@ -60,8 +65,6 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
     fields.texts("stop", &to->stops);
     for (const std::string& stop : to->stops)
         if (stop.empty()) fields.keep(bad_request("stop has an empty string, which every text contains"));
-    if (const Json* thinking = fields.find("thinking"); thinking && thinking->is_object())
-        fields.inside(*thinking, "thinking.").integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
     int64_t n = 1;
     fields.integer("n", 1, 16, &n);

@@ -70,6 +70,8 @@ HttpAnswer failed(const Failure& failure);
 Failure open_body(const Service& s, const HttpRequest& r, Json* body);
 /// A list of token ids. field: its name.
 Failure read_ids(const Service& s, const Json& list, const std::string& field, std::vector<Token>* to);
+/// thinking.budget_tokens
+void read_thinking_budget(const Fields& fields, GenerationRequest* to);
 /// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens; n.
 Failure read_limits(const Json& body, GenerationRequest* to);
 /// What other servers add to the protocols, where it changes the reply and this one does not do it. form: the field
