@@ -21,7 +21,7 @@ namespace detail = auspex::detail;
 uint64_t bytes_per_token(const detail::Plan& plan) {
     uint64_t sum = 0;
     for (const detail::Op& op : plan.trunk.ops) {
-        for (size_t i = 0; i < sizeof op.w / sizeof *op.w; ++i) {
+        for (uint32_t i = 0; i < detail::kMaxWeight; ++i) {
             if (op.w[i] == detail::kNoSlot) continue;
             const detail::Slot& slot = plan.slot(op.w[i]);
             uint64_t n_row = 1;
@@ -207,7 +207,7 @@ Status run_bench(BenchOptions& o) {
     if (s.ok() && !o.mtp.empty()) s = bench_mtp(b);
     clear_progress_line();
     if (!s.ok()) return s;
-    s = o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n") : print("");
+    s = o.json ? print(json_line(b.out) + "\n") : print("");
     return s.ok() ? b.files : s;
 }
 

@@ -13,6 +13,7 @@
 
 #include "examples/cli/common.h"
 #include "examples/cli/constraint.h"
+#include "examples/cli/printable.h"
 #include "read_loop.h"
 #include "score.h"
 #include "examples/cli/window.h"

@@ -133,7 +133,7 @@ class Masks {
         out["first_mask_ms_mean"] = mean(first_ms_);
         out["n_vocab"] = vocab_->n_vocab();
         out["vocab_ms"] = build_ms_;
-        return print(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+        return print(json_line(out) + "\n");
     }
 
     Status print_table() {

@@ -134,7 +134,7 @@ Status print_json(const RequestTrace& trace, const BenchOptions& o, const DryRep
     out["checkpoints_loaded"] = replay.store().n_loaded;
     out["rows_parked"] = replay.tree().rows_parked();
     out["rows_restored"] = replay.restored();
-    return print(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return print(json_line(out) + "\n");
 }
 
 Status print_table(const RequestTrace& trace, const BenchOptions& o, const DryReplay& replay) {
