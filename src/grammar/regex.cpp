@@ -439,7 +439,7 @@ Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent ex
     const ExprId e = writer.search({root}, gap);
     using Refusal = regex_impl::RegexWriter::Refusal;
     if (writer.refusal == Refusal::too_many)
-        return fail(Code::unsupported, "pattern ", quote(pattern, 60), ": its alternatives with ^ or $ are more than ",
+        return fail(Code::unsupported, "pattern ", quote(pattern, 60), ": its alternatives with ^ or $ make more than ",
                     regex_impl::RegexWriter::kMaxSequences,
                     " sequences; write the anchors outside the group, as in ^(a|b)$");
     if (writer.refusal == Refusal::misplaced)

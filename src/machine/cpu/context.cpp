@@ -227,7 +227,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
         return {};
     }
     SlotId table = kNoSlot;
-    (void)draft_table(plan).get(table);  // check_draft_head() says why there is none
+    AUSPEX_TRY(draft_table(plan).get(table));
     const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     AUSPEX_TRY(check_draft_head(plan, options_, rows, ids));
     const Slot& s = plan.slot(table);

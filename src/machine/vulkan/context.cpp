@@ -23,10 +23,6 @@ uint32_t max_rows(const VulkanModel& model) {
     return UINT32_MAX;
 }
 
-double us_since(std::chrono::steady_clock::time_point t) {
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
-}
-
 }  // namespace context_impl
 
 Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options) {
@@ -205,7 +201,7 @@ Status VulkanContext::finish_wide() {
     if (!wide_.body) return {};
     if (model_->device->gpu->lost) return lost_before();
     AUSPEX_TRY(timeline_.wait(wide_.value));
-    wide_.body->part_us = context_impl::us_since(wide_.begin) / static_cast<double>(wide_.body->parts.size());
+    wide_.body->part_us = 1e6 * seconds_since(wide_.begin) / static_cast<double>(wide_.body->parts.size());
     wide_.body = nullptr;
     return {};
 }

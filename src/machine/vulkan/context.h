@@ -7,11 +7,11 @@
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../base/clock.h"
 #include "../background.h"
 #include "clock.h"
 #include "list_builder.h"
 
-#include <chrono>
 #include <map>
 #include <tuple>
 

@@ -29,7 +29,7 @@ std::vector<Use> uses(const Plan& plan) {
     for (const Tape* tape : plan.tapes()) {
         for (const Op& op : tape->ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
-            for (uint32_t i = 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
+            for (uint32_t i = 0; i < kMaxWeight; ++i) {
                 const SlotId id = op.w[i];
                 if (id == kNoSlot || use[id] == Use::matrix) continue;
                 use[id] = matrix ? Use::matrix : op.kind == OpKind::moe ? of_moe(i) : Use::vector;

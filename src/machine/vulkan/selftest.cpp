@@ -1,8 +1,7 @@
 #include "selftest.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../base/clock.h"
 #include "../../base/number.h"
-
-#include <chrono>
 
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
@@ -292,7 +291,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
                                                : impl::judge_half(q));
     }
     if (rows.size() == sizeof impl::kRows / sizeof impl::kRows[0]) test.checks.push_back(impl::judge_rows(rows));
-    test.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    test.seconds = seconds_since(begin);
     return test;
 }
 

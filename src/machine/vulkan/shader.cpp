@@ -1,11 +1,11 @@
 #include "shader.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../base/clock.h"
 #include "../../base/guard.h"
 #include "inflate.h"
 #include "../backend.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -387,7 +387,7 @@ void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
     const auto begin = std::chrono::steady_clock::now();
     Made made;
     Status status = make_first(e.alternatives, &made);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     hold.lock();
     e.pipeline = made.pipeline;
     e.chosen = made.chosen;
