@@ -13,8 +13,8 @@ namespace cli {
 /// Text that a model generates does not: it is the output itself.
 std::string printable(std::string_view text, bool lines = false);
 
-/// One line of JSON, without the line feed, in which a terminal finds nothing to obey either: DEL and the C1 controls
-/// are escaped, too. Bytes that are not UTF-8 become U+FFFD.
+/// JSON on one line, without the line feed. Also escapes DEL and the C1 controls, which a terminal would act on. Bytes
+/// that are not UTF-8 become U+FFFD.
 std::string json_line(const nlohmann::ordered_json& json);
 
 /// The offset of the first byte that is not UTF-8 (RFC 3629), or the size of the text.

@@ -55,7 +55,7 @@ Status Engine::load() {
     if (!s.ok()) return s;
     if (options_.cache.empty()) s = choose_cache();
     if (s.ok()) s = create_session();
-    constexpr std::string_view kField = "checkpoint_bytes";  // begins the library's text
+    constexpr std::string_view kField = "checkpoint_bytes";  // the first word of the library's error
     if (s.text.compare(0, kField.size(), kField) == 0) s.text.replace(0, kField.size(), "--cache");
     return s;
 }

@@ -21,7 +21,7 @@ bool agree(std::string_view a, std::string_view b) {
     return a.substr(0, n) == b.substr(0, n);
 }
 
-/// Whether a text from a '<' to its end may become the beginning of a call, up to its name, or the end of one.
+/// True if `text`, which begins with '<', may still become a call's opening tags or its closing tag.
 bool may_become_call(std::string_view text) {
     constexpr std::string_view kCall = "<tool_call>", kFunction = "<function=", kCallEnd = "</tool_call>";
     if (text.size() < kCallEnd.size() && agree(text, kCallEnd)) return true;
@@ -33,7 +33,7 @@ bool may_become_call(std::string_view text) {
     return agree(text, kFunction) && text.find_first_of("><\n", kFunction.size()) == std::string_view::npos;
 }
 
-/// The length of a text without the part of a call at its end.
+/// Where an unfinished call at the end of the text begins; the text's size if there is none.
 size_t before_call(const std::string& text) {
     size_t at = text.find('<');
     while (at != std::string::npos && !may_become_call(std::string_view(text).substr(at))) at = text.find('<', at + 1);
@@ -237,7 +237,7 @@ class Generation::Reply {
         return {};
     }
 
-    /// Leaves the part of a call out of the last text, which a stop string may have split.
+    /// Removes an unfinished call from the end of the text. A stop string may have split that text into several parts.
     static std::vector<ReplyEvent> without_call(std::vector<ReplyEvent> parts) {
         std::vector<ReplyEvent> joined;
         for (ReplyEvent& part : parts) {

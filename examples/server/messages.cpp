@@ -150,7 +150,7 @@ class MessagesReader {
         fields.refuse_wish("reasoning_effort", "use thinking");
         fields.refuse_wish("instructions", "use system");
         refuse_format(fields, "text", "use output_config.format");
-        const Json* budget = fields.find("thinking_budget_tokens");  // 0 asks for much, -1 for nothing
+        const Json* budget = fields.find("thinking_budget_tokens");  // 0 forbids thinking, -1 sets no budget
         if (budget && *budget != -1)
             fields.keep(not_supported("thinking_budget_tokens is not available here; use thinking.budget_tokens"));
         for (const char* key : {"grammar", "logprobs", "top_logprobs"})

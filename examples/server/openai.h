@@ -31,7 +31,7 @@ class OpenAiProtocol : public Protocol {
     void fail(const Failure& failure) override { write_data(openai_error(failure)); }
 
   protected:
-    /// The head, these choices as the client sees them, and what all of them took.
+    /// The head, these choices as the client sees them, and the usage and timings of all.
     Json whole(Json shown, const std::vector<Choice>& choices) const {
         Json all = head_;
         all["choices"] = std::move(shown);

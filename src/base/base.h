@@ -61,7 +61,7 @@ inline int hex_digit(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/// The value of the n hexadecimal digits of `text` from *at on; *at moves past them, or to what is no digit: false.
+/// Reads n hexadecimal digits at *at, which moves past them. False where one is missing; *at is then that place.
 inline bool read_hex(std::string_view text, size_t* at, size_t n, uint32_t* out) {
     for (*out = 0; n > 0; --n, ++*at) {
         const int digit = *at < text.size() ? hex_digit(text[*at]) : -1;

@@ -11,7 +11,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class MetaType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
-/// Bytes of one value; 0 for strings, arrays and numbers that are no type.
+/// Bytes of one value; 0 for strings, arrays and unknown types.
 uint32_t value_bytes(MetaType type);
 
 /// One metadata value: a checked view into the file's bytes.

@@ -222,8 +222,8 @@ void PrefixTree::keep_marks(Span<const Mark> marks) {
     }
 }
 
-/// Makes a kept state the mark's, if it is kept longer so. A recent state only at the tip: what is kept must not depend
-/// on where the others lie.
+/// Turns a kept state into the mark's, if that keeps it longer. A recent state only at the tip: what is kept must not
+/// depend on where the others lie.
 void PrefixTree::raise(State& s, const Mark& mark) {
     const bool more = is_in_reply(s.kind) || (mark.pinned && !s.pinned);
     if (!more || (s.kind == StateKind::recent && s.row != n_row_)) return;

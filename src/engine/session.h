@@ -73,8 +73,8 @@ struct Session::Impl {
     Status drop_ahead();
     /// The logits of the last row, which is computed.
     Result<Span<const float>> last_logits();
-    /// Computes what an earlier call that failed has left, but not the row of the last token. The history stays, also
-    /// if that is cancelled.
+    /// Computes the rows that a failed call left out, all but that of the last token. Keeps the history if it is
+    /// cancelled.
     Status catch_up();
     /// Appends at least one token.
     Status generate(const Sampling& sampling);

@@ -68,7 +68,7 @@ struct ExprNode {
     bool crowded = false;   ///< a choice of too many parts within, which a text has led to: not to be followed
     bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
     uint32_t a = 0, b = 0, lo = 0, hi = 0;
-    /// Takes over what holds for a whole because it holds for a part.
+    /// Combines the flags that a node has from its parts.
     void inherit(const ExprNode& part) {
         regular = regular && part.regular;
         logic = logic || part.logic;

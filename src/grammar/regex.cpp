@@ -388,7 +388,7 @@ class RegexWriter {
         while (first < last && nodes_[sequence[first]].kind == NodeKind::begin) ++first;
         while (last > first && nodes_[sequence[last - 1]].kind == NodeKind::end) --last;
         const bool from_begin = first > 0, to_end = last < sequence.size();
-        // What both anchors uncovered may be a group with others, which say nothing new at their own end.
+        // Between both anchors there may be a group with anchors of its own, which are redundant there.
         if (from_begin && to_end && first < last &&
             (nodes_[sequence[first]].anchored || nodes_[sequence[last - 1]].anchored))
             return search(std::vector<uint32_t>(sequence.begin() + static_cast<std::ptrdiff_t>(first),
@@ -424,7 +424,7 @@ class RegexWriter {
     ExprPool& pool_;
     const std::vector<RegexNode>& nodes_;
     Writing writing_;
-    size_t n_sequence_ = 0;  ///< that search() was asked for
+    size_t n_sequence_ = 0;  ///< calls of search() so far
 };
 
 }  // namespace regex_impl
