@@ -381,7 +381,7 @@ struct Total {
     void fail(const std::string& what) {
         std::lock_guard<std::mutex> lock(mutex);
         bad.push_back(what);
-        std::printf("DIFFERS  %s\n", what.c_str());
+        std::printf("FAILED   %s\n", what.c_str());
         std::fflush(stdout);
     }
 };

@@ -309,7 +309,9 @@ TEST_CASE("a product is within its error bound, and a row's bits do not depend o
         for (const Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::iq4_xs,
                                 Type::f16, Type::bf16, Type::f32})
             cases.push_back({type, odd_width(type)});
-        cases.push_back({Type::q4_k, 1280});  // five column tiles
+        cases.push_back({Type::q4_k, 1280});              // five column tiles
+        if (matrix) cases.push_back({Type::q4_k, 2560});  // five parts of two, three teams at one row
+        if (matrix) cases.push_back({Type::q4_k, 3072});  // eight parts of 12 tiles
         for (const auto& [type, d_in] : cases) {
             const std::string name = type_info(type).name;
             CAPTURE(name);
@@ -526,6 +528,8 @@ TEST_CASE("the parameters that determine a row's bits do not depend on the row c
                     CHECK(c.key.group <= 512);
                     if (n > 2)
                         CHECK(teams > 1);
+                    else if (n == 1 && split == 5)
+                        CHECK(teams == 3);
                     else
                         CHECK(teams == (split <= 4 || split == 7 || (split == 8 && n == 1) ? 2 : 1));
                     CHECK(c.tiles <= c.key.constant(s::matvec_mma::kTiles));

@@ -94,10 +94,11 @@ namespace tune_impl {
 constexpr uint32_t kCoreSubgroups = 16;
 
 /// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only. At most 8:
-/// half of what a core holds.
+/// half of what a core holds. More than 8 columns are never split into 6, because two workgroups of 6 leave a quarter
+/// of a core empty: on an H200, d_model 3072, 24 layers, one row, 570 tokens/s with 6 parts and 635 with 8.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
-    for (uint32_t d = 8; d >= 5; d--)
+    for (const uint32_t d : {8u, 7u, 5u})
         if (n_col % d == 0) return d;
     return 8;
 }
@@ -106,11 +107,12 @@ inline uint32_t matrix_split(uint32_t n_col) {
 /// fastest: x is staged once a core, and the compiler uses at most 128 registers, where with 8 subgroups it uses up to
 /// 191, so that a core holds one workgroup only: on an H100, 9B, three rows 3.70 ms and 3.46 with teams, four 3.98 and
 /// 3.52. With fewer rows two teams, where two or four of them fill a core: 0.8B, one row 1067 tokens/s and 1165, two
-/// rows 1.05 ms and 0.97; 9B, one row 381 and 387. Two teams of five or six leave a core half empty: 4B 490 and 478.
-/// Two rows of eight parts are no faster: 9B 2.89 and 2.92 ms.
-inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t split) {
+/// rows 1.05 ms and 0.97; 9B, one row 381 and 387. Two teams of five leave a core half empty (4B 490 and 478); three
+/// fill it: on an H200 4B, one row 525 and 557, 27B 129 and 142. Two rows of eight parts or of five gain nothing: 9B
+/// 2.89 and 2.92 ms. The head keeps one team of five: its rows fill the device without.
+inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t split, bool logits) {
     const uint32_t n_fit = std::max(1u, std::min(kCoreSubgroups, traits.max_group_invocations / 32) / split);
-    if (rows >= 3) return n_fit;
+    if (rows >= 3 || (rows == 1 && split == 5 && !logits)) return n_fit;
     const bool two = split <= 4 || split == 7 || (split == 8 && rows == 1);
     return two ? std::min(n_fit, 2u) : 1;
 }
@@ -198,7 +200,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
     // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && model.n_score > 0 && !logits;
-    const uint32_t teams = role == Role::none && !any ? tune_impl::matrix_teams(traits, n_row, split) : 1;
+    const uint32_t teams = role == Role::none && !any ? tune_impl::matrix_teams(traits, n_row, split, logits) : 1;
     // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline. On an
     // H100, tokens/s with pipelines of their own and with a shared one: 0.8B 976 and 953, 4B 443 and 430, 9B 323 and
     // 332; 4B with both kinds 415.
