@@ -121,6 +121,7 @@ class Information(BaseServer):
     def test_page_head_and_options(self):
         page = self.server.get("/")
         self.assertIn("text/html", page.headers["content-type"])
+        self.assertIn("frame-ancestors 'none'", page.headers["content-security-policy"])
         head = self.server.request("HEAD", "/")
         self.assertEqual((head.status, head.body), (200, ""))
         self.assertNotIn("accept-ranges", head.headers)
@@ -199,8 +200,7 @@ class Access(unittest.TestCase):
             for headers, status in (({}, 401), ({"Authorization": "Bearer sesam"}, 401), ({"X-Api-Key": "x"}, 401),
                                     ({"Authorization": "Bearer "}, 401),
                                     ({"Authorization": "Bearer sesamesesame"}, 401),
-                                    ({"Authorization": "Bearersesame"}, 401),
-                                    ({"Authorization": "Basic sesame"}, 401),
+                                    ({"Authorization": "Bearersesame"}, 401), ({"Authorization": "Basic sesame"}, 401),
                                     ({"Authorization": "Bearer SESAME"}, 401),
                                     ({"Authorization": "Bearer sesame"}, 200), ({"X-Api-Key": "second"}, 200),
                                     ({"Authorization": "bearer sesame"}, 200),

@@ -15,7 +15,8 @@ HttpAnswer page(Service&, const HttpRequest&) {
     a.type = "text/html; charset=utf-8";
     a.body = page_text();
     a.headers["Content-Security-Policy"] =
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:";
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";  // which default-src does not cover
     return a;
 }
 
