@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -35,6 +36,14 @@ float gumbel_of(uint32_t r) {
 
 /// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: an id that is further below the best cannot win.
 constexpr float kGumbelMax = 22.88f;
+
+/// What gumbel_of(r) cannot exceed, without its logarithms: where v >= 2^-n, -ln(-log1p(-v)) <= -ln(v) <= n ln 2.
+float gumbel_limit(uint32_t r) {
+    const float v = static_cast<float>(r) + 0.5f;  // times 2^32
+    uint32_t bits = 0;
+    std::memcpy(&bits, &v, sizeof(bits));
+    return 0.69315f * static_cast<float>(127 + 32 - static_cast<int>(bits >> 23));
+}
 
 template <class Value>
 Status out_of_range(const char* name, Value found, const char* expected) {
@@ -126,10 +135,9 @@ void Sampler::penalise(const Sampling& s, Span<const Token> before, Span<const T
     }
 }
 
-/// Moves the smallest set with this share of the probability to the front.
+/// Moves the smallest set with this share of the probability to the front. c: in the order of ids, because the order of
+/// a sum decides how it is rounded.
 size_t Sampler::keep_top_p(Candidate* c, size_t n, float top_p) {
-    // Sorted by id for the sum, so that its rounding does not depend on how an earlier filter ordered them.
-    std::sort(c, c + n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
     const float top = std::min_element(c, c + n, precedes)->logit;
     double total = 0;
     for (size_t i = 0; i < n; ++i) total += std::exp(double{c[i].logit} - double{top});
@@ -150,36 +158,41 @@ size_t Sampler::keep_top_p(Candidate* c, size_t n, float top_p) {
 Sampler::Kept Sampler::filter(Candidate* c, size_t n, const Sampling& s) {
     Kept kept{n, -INFINITY};
     if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
-        std::nth_element(c, c + s.top_k, c + n, precedes);
         kept.n = static_cast<size_t>(s.top_k);
+        std::nth_element(c, c + kept.n, c + n, precedes);
+        if (s.top_p < 1) std::sort(c, c + kept.n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
     }
     if (s.top_p < 1) kept.n = keep_top_p(c, kept.n, s.top_p);
     if (s.min_p > 0) kept.lowest = std::min_element(c, c + kept.n, precedes)->logit + std::log(s.min_p);
     return kept;
 }
 
-/// Temperature and Gumbel-max: the id with the largest logit / temperature + noise.
+/// Temperature and Gumbel-max: the id with the largest logit / temperature + noise, on ties the lower id. Nearly all
+/// ids are passed over before their noise is computed, which takes two logarithms.
 Token Sampler::draw(const Candidate* c, Kept kept, const Sampling& s, uint64_t position) {
-    using sample_impl::kGumbelMax;
+    using namespace sample_impl;
     const Candidate& first = *std::min_element(c, c + kept.n, precedes);
-    const float top = first.logit;
+    const float top = first.logit / s.temperature;
     // No logit above minus infinity, or a quotient beyond float: noise cannot change the order.
-    if (!std::isfinite(top / s.temperature)) return static_cast<Token>(first.id);
-    const float min_scaled = top / s.temperature - 2 * kGumbelMax;
-    Token best = -1;
-    float best_score = 0;
+    if (!std::isfinite(top)) return static_cast<Token>(first.id);
+    Candidate best{top + gumbel(s.seed, position, first.id), first.id};  // logit: with temperature and noise
+    Philox noise{};
+    uint32_t noise_of = UINT32_MAX;  // id / 4
     for (size_t i = 0; i < kept.n; ++i) {
+        const uint32_t id = c[i].id;
         if (c[i].logit < kept.lowest) continue;
         const float scaled = c[i].logit / s.temperature;
-        if (scaled < min_scaled || (best >= 0 && scaled + kGumbelMax < best_score)) continue;
-        const float score = scaled + gumbel(s.seed, position, c[i].id);
-        const Token id = static_cast<Token>(c[i].id);
-        if (best < 0 || score > best_score || (score == best_score && id < best)) {
-            best = id;
-            best_score = score;
+        if (scaled + kGumbelMax < best.logit) continue;
+        if (noise_of != id / 4) {
+            noise_of = id / 4;
+            noise = philox(noise_of, static_cast<uint32_t>(position), 0, 0, s.seed);
         }
+        const uint32_t r = noise.word[id % 4];
+        if (scaled + gumbel_limit(r) < best.logit) continue;
+        const Candidate one{scaled + gumbel_of(r), id};
+        if (precedes(one, best)) best = one;
     }
-    return best;
+    return static_cast<Token>(best.id);
 }
 
 /// Writes the candidates, with bias and penalties.
