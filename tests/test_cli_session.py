@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from chat_templates import CLOSED, with_template
+from chat_templates import CLOSED, ELEMENTS, with_template
 from test_cli import BINARY, LOG, BaseCli, auspex
 
 DOUBLE = "Write a Python function that returns the double of a number.\n"
@@ -191,7 +191,36 @@ class RunSession(BaseSession):
         self.assertEqual(self.names(), [])
 
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs a device that is always full")
+    def test_a_trace_that_cannot_be_written_does_not_lose_the_text(self):
+        r = auspex("run", "--device", "cpu", "-n", 5, "-p", LOG, "--json", "--session", self.path,
+                   "--trace", "/dev/full")
+        self.assertEqual(r.returncode, 1, r.stderr)
+        self.assertIn(b"io_error: --trace '/dev/full' could not be written", r.stderr)
+        self.assertEqual(json.loads(r.stdout)["tokens"], 5)
+        self.assertEqual(self.text(5, "--session", self.path)["session"]["tokens_before"],
+                         json.loads(r.stdout)["session"]["tokens"])
+
+
 class ChatSession(BaseSession):
+    def test_a_chat_with_tools_goes_on_and_arguments_stay_as_they_were_written(self):
+        model, n = self.file("tools.gguf", with_template(ELEMENTS)), "12345678901234567890123"
+        tools = self.file("tools.json", (
+            '[{"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": '
+            '{"to": {"const": "Bob"}, "id": {"const": ' + n + '}}, "required": ["to", "id"], '
+            '"additionalProperties": false}}}]').encode())
+        options = ("-m", model, "--no-think", "--tools", tools, "--tool-choice", "required")
+        self.chat("pay\n/edit 1 pay now\n", *options, n=100)
+        # What is read back is written again, with the two branches the other way round.
+        again = self.chat("/branches 1\n", *options, n=100) + self.chat("and again\n", *options, n=100)
+        self.assertIn(n, again[-1]["text"])
+        with open(self.path, "rb") as f:
+            note = f.read()
+        for text in ("pay", "pay now", "and again"):
+            self.assertIn(b'"content":"' + text.encode() + b'"', note)
+        written = b'"arguments":"{\\"to\\": \\"Bob\\", \\"id\\": ' + n.encode() + b'}"'
+        self.assertGreaterEqual(note[note.rindex(b'"auspex_chat"'):].count(written), 3)
+
     def test_a_chat_that_was_left_goes_on_with_the_same_answers(self):
         path, self.path = self.path, os.path.join(self.folder, "b.session")
         whole = self.chat(DOUBLE + "Hello\n" + SQUARE)

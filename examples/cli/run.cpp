@@ -149,11 +149,12 @@ Status run(const RunOptions& o, int* exit_code) {
 
     Generated made;
     s = generate(on.model, session, history, {}, sampling, o.generate, !o.json, &made);
-    if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
     costs.save(session);
+    const Status traced = trace.close();  // told last: the text must not be lost for it
     auspex::SaveReport saved;
-    const Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
+    Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
+    if (done.ok()) done = traced;
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     if (!o.json) {
         tell_result(o, on.device.name(), ids.size(), made, session);

@@ -13,16 +13,13 @@ namespace cli {
 
 namespace {
 
+/// The arguments are a text, as in OpenAI's requests: a number in it stays as the model wrote it.
 nlohmann::ordered_json call_json(const auspex::ToolCall& call) {
-    nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
-    for (const auspex::ToolArgument& a : call.arguments) {
-        const auto value = nlohmann::ordered_json::parse(a.json ? a.value : std::string("null"), nullptr, false);
-        if (a.json && !value.is_discarded())
-            arguments[a.name] = value;
-        else
-            arguments[a.name] = a.value;
-    }
-    return {{"function", {{"name", call.name}, {"arguments", arguments}}}};
+    std::string arguments;
+    for (const auspex::ToolArgument& a : call.arguments)
+        arguments +=
+            (arguments.empty() ? "" : ", ") + json_line(a.name) + ": " + (a.json ? a.value : json_line(a.value));
+    return {{"function", {{"name", call.name}, {"arguments", "{" + arguments + "}"}}}};
 }
 
 nlohmann::ordered_json messages_json(const Messages& messages) {
@@ -130,7 +127,9 @@ std::string chat_note(const auspex::ChatRequest& request, const Branches& branch
 Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches, uint64_t* n_retry) {
     const std::string text(reinterpret_cast<const char*>(o.file.note.data()), o.file.note.size());
     const nlohmann::json all = nlohmann::json::parse(text, nullptr, false);
+    std::vector<std::string> tools = std::move(request->tools);  // those of this start, not of the conversation
     Status s = auspex::ChatRequest::from_json(text).get(*request);
+    request->tools = std::move(tools);
     std::vector<Messages> others;
     if (s.ok() && all.contains("branches"))
         for (const nlohmann::json& one : all["branches"]) {

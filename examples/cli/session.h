@@ -28,6 +28,8 @@ Status save_session(SessionFlag* o, bool verbose, const std::string& note, const
 /// A chat as the note of its file: the messages and switches in the form that ChatRequest::from_json() reads, and the
 /// messages of its other branches. n_retry: how often /retry was used.
 std::string chat_note(const auspex::ChatRequest& request, const Branches& branches, uint64_t n_retry);
+/// Leaves the tools of `request` as they are: a note holds none.
+///
 /// errors    bad_argument: the file was not saved by a chat.
 Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches, uint64_t* n_retry);
 
