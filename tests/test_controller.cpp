@@ -196,6 +196,40 @@ TEST_CASE("unmeasured depths are extrapolated from drafting depths only") {
     CHECK(cost.seconds(0) == doctest::Approx(1.0));
 }
 
+TEST_CASE("in a long text the costs of depths that it does not run stay, and a better one gets them") {
+    test::Random random(7);
+    const auto chance = [&](double p) { return random.below(1000000) < p * 1e6; };
+    Controller c(6);
+    uint32_t context = 500;
+    const auto go_on = [&](uint32_t n_cycle, double acceptance) {
+        uint64_t n_deep = 0;
+        for (uint32_t i = 0; i < n_cycle; ++i) {
+            if (context > 30000) context = 500, c.new_text();
+            const Decision d = c.next(context);
+            AcceptanceProbe probe;
+            probe.n = d.probe_rows, probe.seconds = 0.002;
+            for (uint32_t k = 0; k < probe.n; ++k)
+                if (chance(acceptance)) ++probe.hits, probe.order |= 1u << k;
+            if (probe.n > 0) c.observe_acceptance_probe(probe);
+            DraftSeen seen;
+            seen.depth = d.depth, seen.context = context;
+            seen.seconds = 0.01 * (1 + 0.18 * d.depth) * std::exp(0.03 * double{random.normal()});
+            while (seen.accepted < d.depth && chance(acceptance)) ++seen.accepted;
+            c.observe(seen);
+            context += seen.accepted + 1;
+            n_deep += d.depth >= 5;
+        }
+        return n_deep;
+    };
+    CHECK(go_on(100000, 0.6) < 1000);  // two or three drafts are best
+    const DraftReport r = c.report();
+    for (uint32_t g = 1; g <= 6; ++g) {
+        CAPTURE(g);
+        CHECK(r.relative_cost[g] == doctest::Approx(1 + 0.18 * g).epsilon(0.25));
+    }
+    CHECK(go_on(5000, 0.95) > 4000);  // six are
+}
+
 TEST_CASE("one slow cycle counts in part, a lasting change in full and for all depths") {
     CycleCost cost;
     cost.enter(100);

@@ -36,6 +36,10 @@ constexpr double kUnshared = 0.5;
 /// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
 /// depth alone, and that depth's ratio would take a share each time.
 constexpr uint64_t kYoung = 64;
+/// After so many cycles without a measurement another depth becomes the reference.
+constexpr uint64_t kReferenceAge = 64;
+/// After so many a ratio counts less than those of the other depths.
+constexpr uint64_t kRecent = 2048;
 /// By so much, in logs, a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
@@ -96,17 +100,29 @@ double CycleCost::uncertainty(uint32_t depth) const {
 double CycleCost::seconds(uint32_t depth) const {
     using namespace cycle_cost_impl;
     const Bucket& b = now();
-    const auto measured = [&](uint32_t g) { return std::exp(b.speed + b.ratio[g].log); };
-    if (b.ratio[depth].n > 0) return measured(depth);
-    // Least squares through the measured g >= 1:  T(g) = mean_T + slope (g - mean_g).
+    const auto measured = [&](uint32_t g) { return b.ratio[g].n > 0 ? std::exp(b.speed + b.ratio[g].log) : 0; };
+    const double own = measured(depth);
+    if (own > 0 && (depth == 0 || age(depth) <= kRecent)) return own;
+    const double line = on_line(depth, own > 0 ? kRecent : UINT64_MAX);
+    if (line == 0) return own > 0 ? own : measured(0);
+    // What was measured since tells more than an old ratio. One that is too high would keep its depth from ever being
+    // measured again.
+    return own > 0 ? std::min(own, line * std::exp(kMaxRatioSigma)) : line;
+}
+
+/// Least squares through the g >= 1 that were measured in the last max_age cycles:  T(g) = mean_T + slope (g - mean_g).
+/// 0 if there are none.
+double CycleCost::on_line(uint32_t depth, uint64_t max_age) const {
+    using namespace cycle_cost_impl;
+    const Bucket& b = now();
     double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
     for (uint32_t g = 1; g <= kMaxDepth; ++g) {
-        if (b.ratio[g].n == 0) continue;
-        const double t = measured(g), x = g;
+        if (b.ratio[g].n == 0 || age(g) > max_age) continue;
+        const double t = std::exp(b.speed + b.ratio[g].log), x = g;
         n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
     }
-    const double plain = b.ratio[0].n > 0 ? measured(0) : 0;
-    if (n == 0) return plain;
+    if (n == 0) return 0;
+    const double plain = b.ratio[0].n > 0 ? std::exp(b.speed + b.ratio[0].log) : 0;
     const double spread = sum_gg - sum_g * sum_g / n;
     const double slope =
         spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
@@ -204,7 +220,8 @@ void CycleCost::filter(uint32_t depth, double seconds) {
     b.speed_variance += square(kSpeedWalk);
     if (r.n == 0) return first_sample(b, r, log_t);
     if (r.n == 1) return second_sample(b, r, log_t);
-    r.variance = std::max(variance(r), square(kMinRatioSigma));
+    if (age(b.reference) > kReferenceAge) b.reference = depth;
+    r.variance = depth == b.reference ? square(kMinRatioSigma) : std::max(variance(r), square(kMinRatioSigma));
     r.when = n_cycle_;
     attribute_jump(depth, log_t);
     double e = log_t - b.speed - r.log, still_open = 0;
@@ -226,7 +243,8 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const double to_speed = b.speed_variance / total, to_ratio = young() ? 0 : r.variance / total;
+    const bool stands = young() || depth == b.reference;
+    const double to_speed = b.speed_variance / total, to_ratio = stands ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
     b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);
