@@ -298,6 +298,46 @@ TEST_CASE("tokens of the caller's own are part of the reply, and what is no chat
     }
 }
 
+TEST_CASE("no stop string is found in a call that a limit has cut, whatever its form") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 0);
+    const struct {
+        const char *said, *content;
+        Finish finish;
+    } cases[] = {
+        {"ok <tool_call>\n<function=f>\n<parameter=s>\nSTOP and", nullptr, Finish::length},
+        {"ok <tool_call>\n<function=STOP", nullptr, Finish::length},
+        {"ok <tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"STOP and", nullptr, Finish::length},
+        {"<tool_call>\n{\"name\": \"STOP", nullptr, Finish::length},
+        {"<think>\nHm. <tool_call>\n{\"name\": \"f\"}\n</tool_call> <tool_call>\n{\"name\": \"STOP",
+         "<tool_call>\n{\"name\": \"STOP", Finish::length},
+        // What has the form of a call but is none, and what is held back in front of a call.
+        {"ok <tool_call>\n{no name STOP}\n</tool_call> x", "ok <tool_call>\n{no name ", Finish::stop},
+        {"ok STO<tool_call>\n{\"name\": \"P", nullptr, Finish::length},
+    };
+    for (const auto& c : cases) {
+        INFO(c.said);
+        const std::vector<Token> ids = model.encode(c.said, EncodeOptions{true}).value();
+        test::sync(session, model.encode(kPrompt).value());
+        ReplyOptions o;
+        o.stops = {"STOP"};
+        o.max_tokens = ids.size();
+        ReplyGenerator reply(model, session, o);
+        std::string shown;
+        const auto show = [&](const std::vector<ReplyEvent>& events) {
+            for (const ReplyEvent& e : events)
+                if (e.kind == ReplyEvent::Kind::text) shown += e.text;
+        };
+        for (const Token id : ids)
+            if (reply.ended() == Finish::none) show(reply.push(id).value());
+        show(reply.finish().value());
+        CHECK(reply.ended() == c.finish);
+        CHECK((reply.stop() != nullptr) == (c.finish == Finish::stop));
+        CHECK(reply.reply().content == (c.content ? c.content : c.said));
+        CHECK(shown == reply.reply().content);
+    }
+}
+
 TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     ReplyGenerator none;
     CHECK(!none);

@@ -124,7 +124,7 @@ void ReplyParser::add(ReplyEvent::Kind kind, std::string_view text) {
     const bool pieces = kind == ReplyEvent::Kind::reasoning || kind == ReplyEvent::Kind::text ||
                         kind == ReplyEvent::Kind::call_arguments;
     if (pieces && text.empty()) return;
-    if (pieces && !events_->empty() && events_->back().kind == kind) {
+    if (pieces && !events_->empty() && events_->back().kind == kind && events_->size() != i_cut_) {
         events_->back().text.append(text);
         return;
     }
@@ -216,8 +216,9 @@ void ReplyParser::finish_thinking_call() {
     given_ = text_.size();
     reply.content = std::move(rest.reply.content);
     reply.tool_calls = std::move(rest.reply.tool_calls);
-    if (events_ != nullptr)
-        for (ReplyEvent& event : events) events_->push_back(std::move(event));
+    if (events_ == nullptr) return;
+    if (rest.i_cut_ != kNowhere) i_cut_ = events_->size() + rest.i_cut_;
+    for (ReplyEvent& event : events) events_->push_back(std::move(event));
 }
 
 bool ReplyParser::thought() {
@@ -260,10 +261,12 @@ bool ReplyParser::begin_call(size_t at) {
     return true;
 }
 
-/// The call stays in the content. The next one may begin inside it.
+/// The call stays in the content. The next one may begin inside it. One that fails at the end of the reply was cut
+/// there, and all that follows is inside it.
 bool ReplyParser::fail_call() {
     if (xml_) lost_[wrapped_] = std::max(lost_[wrapped_], at_);
     if (began_) add(ReplyEvent::Kind::call_dropped, {});
+    if (final_ && events_ != nullptr) i_cut_ = std::min(i_cut_, events_->size());
     at_ = inside_;
     state_ = State::content;
     return true;

@@ -56,6 +56,8 @@ class ReplyParser {
     void finish();
     bool finished() const { return final_; }
     bool in_thinking() const;
+    /// The first event of finish() that is text of a call which the end has cut; beyond them all if none is.
+    size_t i_cut() const { return i_cut_; }
 
     ChatReply reply;  ///< complete after finish()
 
@@ -132,6 +134,7 @@ class ReplyParser {
     size_t probed_ = 0;
     size_t lost_[2] = {0, 0};  ///< the farthest place where a bare call failed, and one in <tool_call>
     static constexpr size_t kNowhere = ~size_t{0};
+    size_t i_cut_ = kNowhere;  ///< i_cut()
 
     // The call that is being read.
     ToolCall call_;

@@ -1,4 +1,4 @@
-#include "../base/text_stream.h"
+#include "../base/reply_parser.h"
 #include "session.h"
 
 AUSPEX_SMALL_CODE_BEGIN
@@ -27,7 +27,8 @@ struct ReplyGenerator::Impl {
           options(std::move(given)),
           history(on.history().begin(), on.history().end()),
           n_prompt(history.size()),
-          parser(options.inside_thinking, options.tools),
+          schemas(options.tools),
+          parser(schemas, options.inside_thinking, &parsed),
           stops(options.stops),
           thinking(options.inside_thinking),
           may_open(options.parse && !thinking) {
@@ -66,7 +67,7 @@ struct ReplyGenerator::Impl {
     std::string find_end_of_thinking(Token id, const std::string& piece);
     Status take_back();
     Status say_text(const std::string& piece);
-    Status say(std::vector<ReplyEvent> parts, bool last);
+    Status say(std::vector<ReplyEvent> parts, size_t i_cut);
     void say_content(std::string piece);
     Status end();
 
@@ -76,7 +77,9 @@ struct ReplyGenerator::Impl {
     std::vector<Token> history;  ///< prompt and reply so far; the session's may be longer by what was drafted
     size_t n_prompt;             ///< tokens of it
     std::string bytes;           ///< of an unfinished character; one that stays so is not shown
-    ReplyStream parser;
+    detail::ToolSchemas schemas;
+    std::vector<ReplyEvent> parsed;  ///< by the parser, and not said yet
+    detail::ReplyParser parser;
     StopFilter stops;  ///< in the content
     bool thinking;
     bool may_open;                   ///< the model may begin with thinking
@@ -243,29 +246,23 @@ Status ReplyGenerator::Impl::take_back() {
 
 Status ReplyGenerator::Impl::say_text(const std::string& piece) {
     if (piece.empty()) return {};
-    std::vector<ReplyEvent> parts;
-    if (!options.parse)
-        parts.push_back(reply_generator_impl::text_event(piece));
+    if (options.parse)
+        parser.push(piece);
     else
-        AUSPEX_TRY(parser.push(piece).get(parts));
-    return say(std::move(parts), false);
+        parsed.push_back(reply_generator_impl::text_event(piece));
+    return say(std::exchange(parsed, {}), SIZE_MAX);
 }
 
 /// Passes parts of the reply on, up to a stop string in its content. No stop string spans a call.
-/// last      no more follow. A call that is dropped there was cut, and its text is none that could stop the reply.
-Status ReplyGenerator::Impl::say(std::vector<ReplyEvent> parts, bool last) {
-    bool is_cut = false;
-    for (ReplyEvent& part : parts) {
-        if (stops.found()) break;
-        const bool is_text = part.kind == ReplyEvent::Kind::text;
-        if (is_text && is_cut) {
-            say_content(std::move(part.text));
-            continue;
-        }
-        is_cut = last && part.kind == ReplyEvent::Kind::call_dropped;
+/// i_cut     text from this part on is that of a call which was cut, and none that could stop the reply.
+Status ReplyGenerator::Impl::say(std::vector<ReplyEvent> parts, size_t i_cut) {
+    for (size_t i = 0; i < parts.size() && !stops.found(); ++i) {
+        ReplyEvent& part = parts[i];
+        const bool is_text = part.kind == ReplyEvent::Kind::text, is_cut = i >= i_cut;
         std::string piece;
-        AUSPEX_TRY((is_text ? stops.push(part.text) : stops.finish()).get(piece));
+        AUSPEX_TRY((is_text && !is_cut ? stops.push(part.text) : stops.finish()).get(piece));
         say_content(std::move(piece));
+        if (is_text && is_cut) say_content(std::move(part.text));
         if (part.kind == ReplyEvent::Kind::call_end) ++n_call;
         if (part.kind == ReplyEvent::Kind::reasoning) n_thinking = std::min(n_token(), max_thinking);
         if (!is_text) events.push_back(std::move(part));
@@ -281,13 +278,12 @@ void ReplyGenerator::Impl::say_content(std::string piece) {
 
 Status ReplyGenerator::Impl::end() {
     if (finish == Finish::none && !close.empty()) AUSPEX_TRY(close_thinking(false));
-    std::vector<ReplyEvent> parts;
-    AUSPEX_TRY(parser.finish().get(parts));
-    AUSPEX_TRY(say(std::move(parts), true));
+    parser.finish();
+    AUSPEX_TRY(say(std::exchange(parsed, {}), parser.i_cut()));
     std::string held;
     AUSPEX_TRY(stops.finish().get(held));
     say_content(std::move(held));
-    reply = parser.reply();
+    reply = parser.reply;
     if (stops.found()) {  // what came after it is no part of the reply
         finish = Finish::stop;
         reply.tool_calls.resize(n_call);
@@ -305,7 +301,7 @@ ReplyGenerator& ReplyGenerator::operator=(ReplyGenerator&&) noexcept = default;
 ReplyGenerator::ReplyGenerator(const Model& model, Session& session, ReplyOptions options)
     : impl_(
           detail::made_or_empty([&] { return std::unique_ptr<Impl>(new Impl(model, session, std::move(options))); })) {
-    if (impl_ && !(impl_->parser && impl_->stops)) impl_.reset();
+    if (impl_ && !impl_->stops) impl_.reset();
 }
 
 Result<std::vector<ReplyEvent>> ReplyGenerator::next() AUSPEX_BOUNDARY {
