@@ -378,6 +378,25 @@ TEST_CASE("templates are recognised, and others are run") {
     CHECK(auspex::recognise_template(closed, &note).style == ChatStyle::chatml_no_think);
     CHECK(note.empty());
 
+    // White space that a template prints beside ChatML is followed.
+    const std::pair<const char*, const char*> prints[] = {{"}}{%- endfor", "}}\n{% endfor"},
+                                                          {"message.role + '\\n'", "message.role + ' \\n'"},
+                                                          {"assistant\\n", "assistant \\n"}};
+    const char* const printed[] = {
+        "<|im_start|>user\n Hi\n<|im_end|>\n\n<|im_start|>assistant\n",
+        "<|im_start|>user \n Hi\n<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant \n",
+    };
+    for (size_t i = 0; i < 3; ++i) {
+        std::string spaced = plain;
+        spaced.replace(spaced.find(prints[i].first), std::strlen(prints[i].first), prints[i].second);
+        INFO(spaced);
+        const ChatTemplate found = auspex::recognise_template(spaced, &note);
+        CHECK(found.style == ChatStyle::jinja);
+        CHECK(note.empty());
+        CHECK(render_messages(kUserHi, found) == printed[i]);
+    }
+
     std::string odd = plain;
     odd.insert(odd.find("assistant\\n") + 11, "Sure: ");
     CHECK(auspex::recognise_template(odd, &note).style == ChatStyle::jinja);

@@ -331,8 +331,8 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
-/// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
-/// after the header of the assistant's turn.
+/// True for a template that looks as if it printed every message as one ChatML turn and nothing else: white space that
+/// it prints beside them goes unnoticed. `tail` receives what it prints after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
     if (s.size() > 1000) return false;
     replace_all(s, "{%-", "{%");
@@ -350,6 +350,24 @@ bool is_plain_chatml(std::string s, std::string* tail) {
     if (!starts_with(s, kTurns) || !ends_with(s, kEnd) || s.size() < kTurns.size() + kEnd.size()) return false;
     *tail = s.substr(kTurns.size(), s.size() - kTurns.size() - kEnd.size());
     return !contains(*tail, "'");
+}
+
+/// Whether a template's program renders as ChatML does, to the byte.
+bool renders_as(const ChatTemplate& program, ChatStyle chatml) {
+    ChatRequest request;
+    for (const char* role : {"system", "user"}) {
+        request.messages.emplace_back();
+        request.messages.back().role = role;
+        request.messages.back().content = " text\n";
+    }
+    for (const bool generate : {false, true}) {
+        request.add_generation_prompt = generate;
+        ChatPrompt found, expected;
+        if (!render_program(request, program).get(found).ok()) return false;
+        if (!render_chatml(request, chatml == ChatStyle::chatml_no_think).get(expected).ok()) return false;
+        if (found.text() != expected.text()) return false;
+    }
+    return true;
 }
 
 }  // namespace chat_impl
@@ -375,16 +393,16 @@ ChatTemplate recognise(std::string_view jinja, const TemplateTokens& tokens, std
     if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
     if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
     if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
-    std::string tail;
-    if (is_plain_chatml(squeezed(jinja), &tail)) {
-        if (tail.empty()) return ChatStyle::chatml;
-        if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
-    }
     ChatTemplate found;
     if (Status s = read_program(jinja, tokens, &why).get(found); !s.ok()) {
         why =
             say("the chat template cannot be run (", s.text, "); plain ChatML is used, which may not suit this model");
         return ChatStyle::chatml;
+    }
+    std::string tail;
+    if (is_plain_chatml(squeezed(jinja), &tail) && (tail.empty() || tail == "<think>\\n\\n</think>\\n\\n")) {
+        const ChatStyle style = tail.empty() ? ChatStyle::chatml : ChatStyle::chatml_no_think;
+        if (renders_as(found, style)) return style;
     }
     return found;
 }
