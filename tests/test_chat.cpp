@@ -218,6 +218,38 @@ TEST_CASE("a request that the template rejects gets the template's error text") 
     }
 }
 
+TEST_CASE("the variables of a template cannot replace what the request and the model say") {
+    const ChatTemplate program = auspex::recognise_template(
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ documents }}", nullptr);
+    REQUIRE(program.style == ChatStyle::jinja);
+    const auto status = [&](const std::string& kwargs, const ChatTemplate& chat_template) {
+        ChatRequest r;
+        REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": )" +
+                                       kwargs + "}")
+                    .get(r)
+                    .ok());
+        return auspex::render_chat(r, chat_template).status().message();
+    };
+    for (const ChatTemplate& chat_template :
+         {program, ChatTemplate(ChatStyle::chatml), ChatTemplate(ChatStyle::qwen36)}) {
+        CHECK(status(R"({"messages": [{"role": "user", "content": "other"}]})", chat_template) ==
+              "bad_argument: chat_template_kwargs.messages is what the request itself says; remove it");
+        CHECK(status(R"({"tools": [1]})", chat_template) ==
+              "bad_argument: chat_template_kwargs.tools is what the request itself says; remove it");
+        CHECK(status(R"({"bos_token": "X"})", chat_template) ==
+              "bad_argument: chat_template_kwargs.bos_token is what the model says; remove it");
+        CHECK(status(R"({"eos_token": "X"})", chat_template) ==
+              "bad_argument: chat_template_kwargs.eos_token is what the model says; remove it");
+        CHECK(status(R"({"documents": [], "odd": 1})", chat_template) == "ok");
+    }
+    ChatRequest r;
+    r.messages.resize(1);
+    r.messages[0].role = "user";
+    r.template_arguments = {{"add_generation_prompt", "false", true}};
+    CHECK(auspex::render_chat(r, program).status().text.find("add_generation_prompt is what the request") !=
+          std::string::npos);
+}
+
 TEST_CASE("a malformed request is an error with the JSON path") {
     const char* cases[][2] = {
         {"[1", "JSON: expected ',' or ']'"},

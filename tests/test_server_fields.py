@@ -183,6 +183,10 @@ class Fields(BaseServer):
             rows = [self.ok(self.server.post(path, {**body, **more}))["input_tokens"] for more in ({}, off)]
             self.assertNotEqual(rows[0], rows[1], path)
             self.assertEqual(self.server.post(path, {**body, "chat_template_kwargs": 3}).status, 400)
+            for name in ("messages", "tools", "bos_token", "eos_token"):
+                answer = self.server.post(path, {**body, "chat_template_kwargs": {name: []}})
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn(f"chat_template_kwargs.{name} is what", answer.json["error"]["message"])
 
     def test_the_beginning_of_a_reply_cannot_be_switched_off(self):
         off = {"chat_template_kwargs": {"add_generation_prompt": False}}

@@ -370,6 +370,18 @@ bool renders_as(const ChatTemplate& program, ChatStyle chatml) {
     return true;
 }
 
+/// What the request has members for. A template's argument of that name would replace it unnoticed.
+Status check_arguments(const ChatRequest& request) {
+    for (const ToolArgument& a : request.template_arguments) {
+        if (a.name == "messages" || a.name == "tools" || a.name == "add_generation_prompt")
+            return fail(Code::bad_argument, "chat_template_kwargs.", a.name,
+                        " is what the request itself says; remove it");
+        if (a.name == "bos_token" || a.name == "eos_token")
+            return fail(Code::bad_argument, "chat_template_kwargs.", a.name, " is what the model says; remove it");
+    }
+    return {};
+}
+
 }  // namespace chat_impl
 
 uint64_t template_fingerprint(std::string_view jinja) {
@@ -416,6 +428,7 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
             if (part.kind > ContentPart::Kind::video)
                 return detail::fail(Code::bad_argument, detail::message_path(i), " has a part of kind ",
                                     static_cast<int>(part.kind), ", expected text, image or video");
+    AUSPEX_TRY(check_arguments(request));
     switch (chat_template.style) {
         case ChatStyle::qwen35:
         case ChatStyle::qwen36:
