@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <new>
 
 namespace {
@@ -88,6 +89,27 @@ TEST_CASE("the message of a Status has its code and its text") {
     CHECK(out == 7);
     CHECK(Result<int>(5).get(out).ok());
     CHECK(out == 5);
+}
+
+TEST_CASE("a number in a message has the digits that tell it from a limit") {
+    CHECK(say(1.0000001f) == "1.0000001");
+    CHECK(say(100.00001f) == "100.00001");
+    CHECK(say(double{0.1f}) == "0.1");
+    CHECK(say(1.0 + 1e-15) == "1.000000000000001");
+    CHECK(say(0.1) == "0.1");
+    CHECK(say(1e300) == "1e+300");
+    CHECK(say(16777217.0) == "16777217");
+    CHECK(say(-std::numeric_limits<float>::infinity()) == "-inf");
+    CHECK(say(std::numeric_limits<double>::quiet_NaN()).find("nan") != std::string::npos);
+}
+
+TEST_CASE("the decimal sign of a locale becomes a point") {
+    CHECK(with_point("-0,5e-05") == "-0.5e-05");
+    CHECK(with_point("0\xD9\xAB"
+                     "75") == "0.75");
+    CHECK(with_point("1.5") == "1.5");
+    CHECK(with_point("-nan(ind)") == "-nan(ind)");
+    CHECK(with_point("") == "");
 }
 
 TEST_CASE("text from a file is quoted: no control byte, no line break, a bounded length") {

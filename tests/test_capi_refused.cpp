@@ -48,11 +48,14 @@ TEST_CASE("C: what is expected of a sampling field names the value 0 where 0 is 
     auto sampling = cleared<auspex_sampling>();
     sampling.top_p = -1;
     CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok) == AUSPEX_BAD_ARGUMENT);
-    CHECK(std::string(rig.ok.error.text) == "sampling.top_p is -1.000000, expected 0 (all) or up to 1");
+    CHECK(std::string(rig.ok.error.text) == "sampling.top_p is -1, expected 0 (all) or up to 1");
+    sampling.top_p = 1.0000001f;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(rig.ok.error.text) == "sampling.top_p is 1.0000001, expected 0 (all) or up to 1");
     sampling.top_p = 0;
     sampling.repeat_penalty = -1;
     CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok) == AUSPEX_BAD_ARGUMENT);
-    CHECK(std::string(rig.ok.error.text) == "sampling.repeat_penalty is -1.000000, expected 0 (none) or up to 100");
+    CHECK(std::string(rig.ok.error.text) == "sampling.repeat_penalty is -1, expected 0 (none) or up to 100");
     sampling.repeat_penalty = 0;
     rig.ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok));
     auspex_session_free(s);

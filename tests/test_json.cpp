@@ -1,12 +1,18 @@
+#include "../src/base/disk_file.h"
 #include "../src/base/json.h"
 #include "rounding.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
 
+#include <clocale>
+#include <cstdlib>
+#include <filesystem>
+
 using auspex::Code;
 using auspex::Status;
 using auspex::detail::Json;
+using auspex::detail::say;
 
 namespace {
 
@@ -56,6 +62,8 @@ TEST_CASE("numbers keep their digits and are formatted as in Python") {
                               {"5e-324", "5e-324"},
                               {"1e999", "Infinity"},
                               {"0.30000000000000004", "0.30000000000000004"},
+                              {"5.9604644775390625e-08", "5.960464477539063e-08"},
+                              {"-5.9604644775390625e-08", "-5.960464477539063e-08"},
                               {"12345678901234567.0", "1.2345678901234568e+16"}};
     for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
     test::each_rounding([&](const std::string& mode) {
@@ -68,9 +76,33 @@ TEST_CASE("numbers keep their digits and are formatted as in Python") {
 TEST_CASE("messages print the same numbers in every rounding mode of the host") {
     test::each_rounding([](const std::string& mode) {
         CAPTURE(mode);
-        CHECK(auspex::detail::say(double{0.1f}, ' ', 2.5) == "0.1 2.5");
+        CHECK(say(double{0.1f}, ' ', 2.5) == "0.1 2.5");
     });
 }
+
+#if defined(__linux__)
+TEST_CASE("a locale whose decimal sign has several bytes changes no number") {
+    namespace fs = std::filesystem;
+    const fs::path dir = fs::temp_directory_path() / say("auspex-test-", auspex::detail::unique_number());
+    fs::create_directories(dir);
+    const std::string make = "localedef -i ps_AF -f UTF-8 '" + (dir / "ps_AF.UTF-8").string() + "' >/dev/null 2>&1";
+    const bool made = std::system(make.c_str()) == 0;
+    const char* const path = std::getenv("LOCPATH");
+    const std::string old_path = path ? path : "";
+    setenv("LOCPATH", dir.c_str(), 1);
+    const bool is_set = made && std::setlocale(LC_NUMERIC, "ps_AF.UTF-8") != nullptr;
+    path ? setenv("LOCPATH", old_path.c_str(), 1) : unsetenv("LOCPATH");
+    if (is_set) {
+        CHECK(auspex::detail::json_double("0.75") == 0.75);
+        CHECK(again("[0.75, 2.5e-7, -3.0]") == "[0.75, 2.5e-07, -3.0]");
+        CHECK(say(0.75) == "0.75");
+        CHECK(auspex::detail::print_real("%.*f", 3, 0.75) == "0.750");
+        std::setlocale(LC_NUMERIC, "C");
+    }
+    fs::remove_all(dir);
+    if (!is_set) test::skip("localedef cannot make the locale ps_AF here");
+}
+#endif
 
 TEST_CASE("a value converts to text as Python's str does") {
     const char* pairs[][2] = {{"true", "True"},   {"false", "False"}, {"null", "None"},      {"1e2", "100.0"},

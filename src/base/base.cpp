@@ -3,6 +3,8 @@
 #include "float_mode.h"
 
 #include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <new>
 #include <numeric>
 
@@ -37,6 +39,40 @@ namespace detail {
 
 constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load
 
+std::string with_point(std::string_view number) {
+    std::string out;
+    bool in_sign = false;
+    for (const char c : number) {
+        const bool kept =
+            (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '(' || c == ')';
+        if (kept || !in_sign) out += kept ? c : '.';
+        in_sign = !kept;
+    }
+    return out;
+}
+
+std::string print_real(const char* format, int precision, double value) {
+    const DefaultFloatMode mode;
+    char number[512];
+    std::snprintf(number, sizeof number, format, precision, value);
+    return with_point(number);
+}
+
+/// The fewest digits, but at least 6 and of a float at most 9, that read back as the value: an error never shows a
+/// limit in place of a number beyond it.
+static std::string shortest(double value) {
+    const DefaultFloatMode mode;
+    const auto as_float = [](double v) { return std::fabs(v) <= FLT_MAX ? double{static_cast<float>(v)} : v; };
+    const bool is_float = as_float(value) == value;
+    char number[32];
+    for (int digits = 6; digits <= 17; ++digits) {
+        std::snprintf(number, sizeof number, "%.*g", digits, value);
+        const double read = std::strtod(number, nullptr);
+        if ((is_float ? as_float(read) : read) == value) break;
+    }
+    return with_point(number);
+}
+
 void Part::append_to(std::string& s) const {
     switch (kind_) {
         case Kind::literal: s += text_; break;
@@ -45,12 +81,7 @@ void Part::append_to(std::string& s) const {
         case Kind::letter: s += letter_; break;
         case Kind::integer: s += std::to_string(integer_); break;
         case Kind::natural: s += std::to_string(static_cast<uint64_t>(integer_)); break;
-        case Kind::real: {
-            const DefaultFloatMode mode;
-            char number[32];
-            std::snprintf(number, sizeof number, "%g", real_);
-            s += number;
-        }
+        case Kind::real: s += shortest(real_);
     }
 }
 

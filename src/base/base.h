@@ -110,6 +110,11 @@ AUSPEX_INLINE std::string say(const A&... parts) {
     const Part list[] = {parts...};
     return say_parts(list, sizeof...(parts));
 }
+/// A number that snprintf printed, with a point for the decimal sign of the process's locale, which may be several
+/// bytes.
+std::string with_point(std::string_view number);
+/// What snprintf prints with `format`, which takes a precision and a double ("%.*e"), with a point in every locale.
+std::string print_real(const char* format, int precision, double value);
 /// Text that came from a file, for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after
 /// `max_bytes`. Every name or value that a file chooses goes through here, so that no message can carry a terminal
 /// escape or a line break.

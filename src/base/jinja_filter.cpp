@@ -47,13 +47,7 @@ constexpr int64_t kMaxParts = 100000;
 constexpr double kMaxInteger = 9e18;
 
 /// With n digits behind the point.
-std::string fixed(double number, int64_t n) {
-    char digits[512];
-    std::snprintf(digits, sizeof digits, "%.*f", static_cast<int>(n), number);
-    for (char& c : digits)
-        if (c == ',') c = '.';
-    return digits;
-}
+std::string fixed(double number, int64_t n) { return print_real("%.*f", static_cast<int>(n), number); }
 
 /// Moves over Python's digits, which single underscores may divide, and appends them. False if there are none.
 bool take_digits(std::string_view& text, std::string& to) {

@@ -19,11 +19,7 @@ std::string number_text(const Value& v, bool as_json) {
     if (v.data != nullptr) return python_number(v.text(), as_json);
     if (std::isnan(v.real)) return as_json ? "NaN" : "nan";
     if (std::isinf(v.real)) return std::string(v.real < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
-    char digits[40];
-    std::snprintf(digits, sizeof digits, "%.17e", v.real);
-    for (char& c : digits)
-        if (c == ',') c = '.';
-    return python_number(digits, as_json);
+    return python_number(print_real("%.*e", 17, v.real), as_json);
 }
 
 /// What Python's repr() writes as it is, of the code points beyond ASCII that a text may well hold.

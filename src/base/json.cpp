@@ -17,12 +17,13 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 double json_double(const std::string& text) {
     const DefaultFloatMode mode;  // strtod and snprintf round as the thread does
-    // strtod and snprintf use the decimal sign of the process's locale.
-    char probe[8];
+    // strtod and snprintf use the decimal sign of the process's locale, which may be several bytes.
+    char probe[16];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
+    const std::string sign(probe + 1, std::strlen(probe) - 2);
     std::string local = text;
-    for (char& c : local)
-        if (c == '.') c = probe[1];
+    const size_t at = local.find('.');
+    if (at != std::string::npos) local.replace(at, 1, sign);
     return std::strtod(local.c_str(), nullptr);
 }
 
@@ -35,6 +36,9 @@ std::string python_number(const std::string& text, bool as_json) {
     for (int digits = 0; digits < 17; ++digits) {
         std::snprintf(b, sizeof b, "%.*e", digits, value);
         if (std::strtod(b, nullptr) == value) break;
+        // Below a power of two the doubles are closer: the nearest text of 16 digits may miss it, and the next one not.
+        char& last = *(std::strchr(b, 'e') - 1);
+        if (digits == 15 && last != '9' && (++last, std::strtod(b, nullptr) == value)) break;
     }
     // b is [-]d[.ddd]e[+-]xx; rearrange it as Python does.
     std::string digits;

@@ -1,5 +1,7 @@
 #include "capi.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
 
@@ -203,7 +205,12 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
 }
 
 static Answer out_of_range(const char* name, float found, const char* expected) {
-    return bad(std::string("sampling.") + name + " is " + std::to_string(found) + ", expected " + expected);
+    char number[32];
+    for (int digits = 6; digits <= 9; ++digits) {  // as few as read back as the value
+        std::snprintf(number, sizeof number, "%.*g", digits, static_cast<double>(found));
+        if (std::strtof(number, nullptr) == found) break;
+    }
+    return bad(std::string("sampling.") + name + " is " + number + ", expected " + expected);
 }
 
 Answer sampling(const auspex_sampling* given, Sampling* to) {

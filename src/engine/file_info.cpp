@@ -44,9 +44,7 @@ std::string element_text(const Meta& m, uint64_t i) {
     if (m.is_integer() && m.get_int(i, &n)) return std::to_string(n);
     double d = 0;
     m.get_float(i, &d);
-    char text[32];
-    std::snprintf(text, sizeof text, "%.17g", d);
-    return text;
+    return print_real("%.*g", 17, d);
 }
 
 FileValue value(const Meta& m) {

@@ -88,8 +88,9 @@ class VulkanBackend : public Backend {
     Kind kind() const override { return Kind::vulkan; }
     std::string name() const override { return device->gpu->traits.name; }
     std::string report() const override {
-        return say("kind     vulkan\n", device->gpu->report(), "self-test (", device->selftest.seconds * 1000, " ms)\n",
-                   device->selftest.report(), "kernels with shuffles: ", device->shuffles ? "yes" : "no",
+        return say("kind     vulkan\n", device->gpu->report(), "self-test (",
+                   static_cast<uint64_t>(device->selftest.seconds * 1000 + 0.5), " ms)\n", device->selftest.report(),
+                   "kernels with shuffles: ", device->shuffles ? "yes" : "no",
                    "\nmatrix units for few rows: ", device->matrix_verdict,
                    "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no",
                    "\nmatrix units for the attention of many rows: ", device->attend_matrix ? "yes" : "no", "\n",
