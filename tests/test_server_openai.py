@@ -21,6 +21,7 @@ REPLIES = {
     "no arguments": "</think>\n\n" + call("bash"),
     "plain": "Short thought.\n</think>\n\nHello, world.",
     "broken call": "</think>\n\n<tool_call>\n<function=bash>\n<parameter=command>\nls",
+    "opens its thinking": "<think>\nHm.\n</think>\n\nHello.",
     "over the border": "abc STOP</think>\n\nHello",
     "parts of characters": "a \u4e16\u754c \U0001f389 end",
     "in the text": "x</think>\n\nHello world, END of it",
@@ -490,6 +491,17 @@ class Tools(BaseServer):
         self.assertEqual(self.ok(self.server.post("/completion", body))["stopping_word"], "STOP</thi")
         choice = self.ok(self.server.post("/v1/completions", {**body, "max_tokens": 50}))["choices"][0]
         self.assertEqual((choice["text"], choice["finish_reason"]), ("abc ", "stop"))
+
+    def test_log_probabilities_are_those_of_the_answer(self):
+        """No token of thinking has one, nor that with which the model opens its thinking by itself."""
+        body = user("opens its thinking", logprobs=True, chat_template_kwargs={"enable_thinking": False})
+        for more in ({}, {"thinking_budget_tokens": 0}):
+            choice = self.ok(self.server.post(CHAT, {**body, **more}))["choices"][0]
+            self.assertNotIn("<think>", [t["token"] for t in choice["logprobs"]["content"]], more)
+            if not more:
+                self.assertEqual(choice["message"]["reasoning_content"], "Hm.")
+                said = b"".join(bytes(t["bytes"]) for t in choice["logprobs"]["content"])
+                self.assertEqual(said.strip(), b"Hello.")
 
     def test_thinking_can_be_switched_off(self):
         for more in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):

@@ -197,7 +197,9 @@ class Generation::Reply {
         if (!s.ok()) return s;
         if (request_.scripted) ++n_said_;
         const auspex::Span<const Token> tokens = reply_.tokens();
-        if (tokens.size() > n_before) s = find_logprob(tokens[n_before]);
+        // A token that opened thinking is none of the answer, also where the budget has closed that at once.
+        const bool in_answer = !reply_.in_thinking() && tokens.size() == n_before + 1;
+        if (in_answer) s = find_logprob(tokens[n_before]);
         if (s.ok()) show_step(std::move(parts));
         return s;
     }
