@@ -600,8 +600,9 @@ struct ChatReply {
     std::vector<ToolCall> tool_calls;
 };
 /// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
-/// the thinking is left out; in a reply with calls, so is white space before a call and at the end. If a call gives a
-/// parameter twice, the last value counts. Each invalid UTF-8 byte becomes U+FFFD.
+/// the thinking is left out. In a reply with calls, so is white space at the end of the content, between two calls, and
+/// before the first text if a call comes first. If a call gives a parameter twice, the last value counts. Each invalid
+/// UTF-8 byte becomes U+FFFD.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest. An argument that can only be a string by its schema is taken as it

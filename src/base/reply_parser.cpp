@@ -143,7 +143,8 @@ void ReplyParser::say_reasoning(size_t to) {
     add(ReplyEvent::Kind::reasoning, piece);
 }
 
-/// White space before a call and at the end of a reply with calls is left out, and what separates two calls.
+/// White space at the end of the content of a reply with calls is left out, also that before its first text if a call
+/// comes first, and what separates two calls.
 void ReplyParser::say_text(size_t to) {
     const bool after_calls = reply.content.empty() && !reply.tool_calls.empty();
     const std::string piece = content_.push(text(given_, to), after_calls);
