@@ -5,6 +5,8 @@
 #include "support.h"
 #include "vulkan_support.h"
 
+#include <utility>
+
 using namespace auspex;
 using namespace auspex::detail;
 using test::Vulkan;
@@ -14,6 +16,16 @@ namespace {
 VkResult VKAPI_CALL refuse_pipelines(VkDevice, VkPipelineCache, uint32_t, const VkComputePipelineCreateInfo*,
                                      const VkAllocationCallbacks*, VkPipeline*) {
     return VK_ERROR_UNKNOWN;
+}
+
+PFN_vkGetPipelineCacheData real_cache_data = nullptr;
+int n_incomplete = 0;
+/// As if another thread had added a pipeline since the size was asked for, n_incomplete times.
+VkResult VKAPI_CALL growing_cache_data(VkDevice device, VkPipelineCache cache, size_t* n, void* to) {
+    if (!to || n_incomplete == 0) return real_cache_data(device, cache, n, to);
+    --n_incomplete;
+    *n = 0;
+    return VK_INCOMPLETE;
 }
 
 }  // namespace
@@ -180,6 +192,26 @@ TEST_CASE("the pipeline cache is accepted by the device that wrote it only") {
         REQUIRE(ignored.ok());
         CHECK(ignored.value()->report().find("ignored: ") != std::string::npos);
     }
+    v->finish();
+}
+
+TEST_CASE("the pipeline cache is read again where pipelines were added while it was read") {
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* d) {
+        real_cache_data = std::exchange(d->vkGetPipelineCacheData, growing_cache_data);
+    };
+    n_incomplete = 0;
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    v->make({"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
+    const std::vector<std::byte> blob = v->pipelines->cache_blob();
+    REQUIRE(!blob.empty());
+    n_incomplete = 3;
+    CHECK(v->pipelines->cache_blob() == blob);
+    CHECK(n_incomplete == 0);
+    n_incomplete = 1 << 30;  // one that never ends
+    CHECK(v->pipelines->cache_blob().empty());
+    n_incomplete = 0;
     v->finish();
 }
 

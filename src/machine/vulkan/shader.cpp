@@ -516,13 +516,17 @@ size_t Pipelines::size() const {
 }
 
 std::vector<std::byte> Pipelines::cache_blob() const {
-    size_t n = 0;
-    if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
-    std::vector<std::byte> payload(n);
-    const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
-    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew since; the next call gets all
-    payload.resize(n);
-    return wrap_cache(gpu_->traits, shaders_->hash(), payload);
+    for (int i = 0; i < 8; ++i) {
+        size_t n = 0;
+        if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
+        std::vector<std::byte> payload(n);
+        const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
+        if (r == VK_INCOMPLETE) continue;  // a thread has added a pipeline since the first call
+        if (r != VK_SUCCESS) return {};
+        payload.resize(n);
+        return wrap_cache(gpu_->traits, shaders_->hash(), payload);
+    }
+    return {};
 }
 
 std::string Pipelines::report() const {
