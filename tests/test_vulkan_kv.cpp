@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../src/machine/vulkan/buffers.h"
+#include "../src/machine/vulkan/probe.h"
 
 using namespace test_vulkan_model;
 
@@ -227,6 +228,40 @@ TEST_CASE("a context on a device without host-visible memory allocates its stagi
     REQUIRE(context->restore(4, state).ok());
     CHECK(same_bits(rig.run(*context, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
     CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
+}
+
+static void VKAPI_CALL any_type(VkDevice, VkBuffer, VkMemoryRequirements* need) { *need = {4096, 16, 7}; }
+
+TEST_CASE("results come back through cached memory where there is some, coherent or not") {
+    if (!shared_gpu()) return;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    const Result<vk::GpuRef> opened = vk::open_gpu(options);
+    REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+    vk::Gpu& gpu = *opened.value();
+    gpu.vk.vkGetBufferMemoryRequirements = any_type;
+    constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                                    kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
+                                    kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                    kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkPhysicalDeviceMemoryProperties& memory = gpu.traits.memory;
+    memory = {};
+    memory.memoryHeapCount = 2;
+    memory.memoryHeaps[0] = {uint64_t{8} << 30, VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
+    memory.memoryHeaps[1] = {uint64_t{4} << 30, 0};
+    const auto readback = [&](bool uma, std::initializer_list<VkMemoryType> types) {
+        gpu.traits.uma = uma;
+        memory.memoryTypeCount = static_cast<uint32_t>(types.size());
+        std::copy(types.begin(), types.end(), memory.memoryTypes);
+        REQUIRE(vk::choose_memory(&gpu, -1).ok());
+        return gpu.traits.type_readback;
+    };
+    constexpr VkMemoryType kFast{kLocal | kVisible | kCoherent, 0};
+    CHECK(readback(true, {kFast, {kLocal | kVisible | kCached, 0}}) == 1);
+    CHECK(readback(true, {kFast, {kLocal | kVisible | kCached, 0}, {kLocal | kVisible | kCached | kCoherent, 0}}) == 2);
+    CHECK(readback(true, {kFast}) == 0);
+    CHECK(readback(false, {{kLocal, 0}, {kVisible | kCoherent, 1}, {kVisible | kCached, 1}}) == 2);
+    CHECK(readback(false, {{kLocal, 0}, kFast, {kVisible | kCoherent, 1}}) == 2);
 }
 
 TEST_CASE("layers with more than four different windows run on the GPU") {

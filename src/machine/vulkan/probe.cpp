@@ -455,8 +455,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // others: not used
-    // Among the types that have all of `must`: +2 for each bit of `want`, -1 for each of `avoid`; on a tie, the larger
-    // heap.
+    // Among the types that have all of `must`: the bits of `want` count by their value, so that cached memory comes
+    // before coherent memory; -1 for each of `avoid`; on a tie, the larger heap.
     auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
         uint32_t best = UINT32_MAX;
         int best_score = -1;
@@ -464,9 +464,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
         for (uint32_t i = 0; i < t.memory.memoryTypeCount; ++i) {
             const VkMemoryPropertyFlags has = t.memory.memoryTypes[i].propertyFlags;
             if (!(need.memoryTypeBits >> i & 1u) || (has & must) != must || (has & ~kPlain)) continue;
-            int score = 8;
-            for (VkMemoryPropertyFlags bit = 1; bit <= kCached; bit <<= 1)
-                score += ((has & want & bit) ? 2 : 0) - ((has & avoid & bit) ? 1 : 0);
+            int score = 8 + static_cast<int>(has & want);
+            for (VkMemoryPropertyFlags bit = 1; bit <= kCached; bit <<= 1) score -= (has & avoid & bit) ? 1 : 0;
             const uint64_t heap = t.memory.memoryHeaps[t.memory.memoryTypes[i].heapIndex].size;
             if (score > best_score || (score == best_score && heap > best_heap)) {
                 best = i;
