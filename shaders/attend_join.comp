@@ -10,7 +10,7 @@
 // Push    AttendArgs
 // Spec    D_HEAD: a multiple of 4, at most 1024. SPLIT 1: partials of every segment that the pass sees; 0: one, which
 //         stands for all, joined already
-// Grid    x: ceil(n_row * n_head / (256 / (D_HEAD / 4))). Group 256
+// Grid    x, y: ceil(n_row * n_head / (256 / (D_HEAD / 4))) workgroups or more, in rows of any length. Group 256
 // Cost    4 * D_HEAD bytes a query and segment: memory bandwidth
 // Order   segments in order of position
 // Source  FlashAttention (Dao 2022)
@@ -32,7 +32,8 @@ layout(set = 0, binding = 4, std430) writeonly buffer Out { vec4 result[]; };
 const uint QUADS = D_HEAD / 4u;
 
 void main() {
-    const uint item = gl_WorkGroupID.x * (256u / QUADS) + gl_LocalInvocationIndex / QUADS,
+    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint item = group * (256u / QUADS) + gl_LocalInvocationIndex / QUADS,
         quad = gl_LocalInvocationIndex % QUADS;
     if (gl_LocalInvocationIndex / QUADS >= 256u / QUADS || item >= step.n_row * args.n_head) return;
     const uint per_kv = args.n_head / args.n_head_kv, row = item / args.n_head, h = item % args.n_head;

@@ -1,5 +1,6 @@
 // Models whose residual stream has sums of squares that fill no binding: 96 values give 6 sums of 4 bytes. A product of
-// more rows than one dispatch takes binds those of its later rows.
+// more rows than one dispatch takes binds those of its later rows. Attention of more heads than a dispatch has
+// workgroups.
 #include "vulkan_model.h"
 
 #ifndef AUSPEX_NO_VULKAN
@@ -78,5 +79,24 @@ TEST_CASE("rows of 96 values: prompts and drafts of any length give the text of 
             CHECK(device_loop(rig, *c, prompt, 16, n_draft, 1) == want);
         }
     }
+}
+
+TEST_CASE("prompts with more rows of heads than a dispatch may have workgroups in x have the same bits") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    TinyOptions tiny = narrow_of(true);
+    tiny.family = Family::step35;  // 8 heads: two workgroups a row join them, three append
+    const Rig rig(tiny);
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    vk::OpenDeviceRef opened;
+    const Status s = vk::open_device(options, {}).get(opened);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const auto narrow = rig.load(*vk::make_backend(opened));
+    opened->gpu->traits.max_group_count[0] = 100;
+    auto few = rig.context(*narrow), many = rig.context();
+    const std::vector<Token> ids = tiny_ids(64, 3);
+    const auto run = [&](Context& c) { return rig.run(c, part(ids, 0, 64), 0, false, 9); };
+    CHECK(same_bits(run(*few), run(*many)));
 }
 #endif  // AUSPEX_NO_VULKAN

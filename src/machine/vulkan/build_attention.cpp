@@ -86,7 +86,7 @@ void ListBuilder::append(const Node& d, const Pass& pass) {
     dispatch(build_attention_impl::kv_append_key(a.d_head, kv, args::kQueriesNone),
              {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
               buffers_.query},
-             p, {ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
+             p, {std::min(ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u), traits_.max_group_count[0])}, "append");
 }
 
 void ListBuilder::attend(const Node& d, const Pass& pass) {
@@ -175,10 +175,13 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
-             {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
-              kv.v, buffers_.query},
-             p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
+    dispatch(
+        build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
+        {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v,
+         buffers_.query},
+        p,
+        {std::min(ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u), traits_.max_group_count[0])},
+        "append");
     // In rounds of as many queries as partial results fit.
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
@@ -189,13 +192,15 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, p, traits_),
                       join = key_of("attend_join", 256,
                                     {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});
+    const uint32_t n_join = ceil_div(pass.n_row * a.n_head, 1024 / a.d_head),
+                   join_y = ceil_div(n_join, traits_.max_group_count[0]);
     for (p.round = 0; p.round < c.n_round; ++p.round) {
         uses({{id(kStep), op.state, id(kQuery)}, {id(kPart)}});
         dispatch(tile, {buffers_.step, buffers_.query, kv.k, kv.v, buffers_.part, buffers_.stat}, p,
                  {c.n_tile, a.n_head_kv, c.n_split}, matrix ? "attend tiles" : "attend rows");
         uses({{id(kStep), op.in[0], id(kPart)}, {op.out}});
         dispatch(join, {buffers_.step, buffers_.group[op.in[0]], buffers_.part, buffers_.stat, buffers_.row[op.out]}, p,
-                 {ceil_div(pass.n_row * a.n_head, 1024 / a.d_head)}, "attend join");
+                 {ceil_div(n_join, join_y), join_y}, "attend join");
     }
 }
 }  // namespace vk
