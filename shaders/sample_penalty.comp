@@ -8,7 +8,9 @@
 //         1 logits  f32 at its offset          read, written: one invocation per distinct id
 // Push    SamplePassArgs
 // Grid    x: logits row. Group 256
-// Cost    penalty_window^2 / 2 comparisons a row
+// Shared  16 KiB
+// Cost    a sort of the window: n/2 * log2(n) * (log2(n) + 1) / 2 comparisons a row, n the next power of two
+// Loops   an invocation goes at most 900 rounds: llvmpipe ends its loops after 65,535
 // CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -17,7 +19,7 @@ layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
     uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) buffer Logits { float logits[]; };
-shared uint ids_s[2048];
+shared uint ids_s[kMaxPenaltyWindow];
 
 void main() {
     const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
@@ -25,29 +27,35 @@ void main() {
     const uint end = step.position + step.token_shift + step.first_logit + row + 1u;  // one past the row's token
     const uint n = min(min(step.sampling.penalty_window, kMaxPenaltyWindow), end);
     const SampleArgs s = step.sampling;
-    // Pieces of the window are compared with the whole window, 2048 ids of it at a time.
-    for (uint i0 = 0u; i0 < n; i0 += gl_WorkGroupSize.x) {
-        const uint i = i0 + t;
-        const uint id = i < n ? history[(end - n + i) % kHistory] : 0xffffffffu;
-        uint count = 0u;
-        bool first = true;
-        for (uint j0 = 0u; j0 < n; j0 += 2048u) {
-            barrier();
-            for (uint j = j0 + t; j < min(j0 + 2048u, n); j += gl_WorkGroupSize.x)
-                ids_s[j - j0] = history[(end - n + j) % kHistory];
-            barrier();
-            for (uint j = j0; j < min(j0 + 2048u, n); j++)
-                if (ids_s[j - j0] == id) {
-                    count++;
-                    if (j < i) first = false;
+    if (n == 0u) return;
+    // Bitonic sort; what is beyond the window goes last.
+    const uint size = 2u << findMSB(max(n - 1u, 1u));
+    for (uint i = t; i < size; i += gl_WorkGroupSize.x)
+        ids_s[i] = i < n ? history[(end - n + i) % kHistory] : 0xffffffffu;
+    barrier();
+    for (uint run = 2u; run <= size; run *= 2u)
+        for (uint apart = run / 2u; apart > 0u; apart /= 2u) {
+            for (uint pair = t; pair < size / 2u; pair += gl_WorkGroupSize.x) {
+                const uint i = 2u * pair - (pair & (apart - 1u)), j = i + apart;
+                const uint a = ids_s[i], b = ids_s[j];
+                if ((a > b) == ((i & run) == 0u)) {
+                    ids_s[i] = b;
+                    ids_s[j] = a;
                 }
+            }
+            barrier();
         }
-        if (i < n && first && id < args.n_vocab) {
-            const uint at = args.logits_offset + row * args.logits_stride + id;
-            precise float x = logits[at];
-            x = x > 0.0 ? x / s.repeat_penalty : x * s.repeat_penalty;
-            precise float y = x - (float(count) * s.frequency_penalty + s.presence_penalty);
-            logits[at] = y;
-        }
+    // The first of equal ids finds the last.
+    for (uint i = t; i < n; i += gl_WorkGroupSize.x) {
+        const uint id = ids_s[i];
+        if (id >= args.n_vocab || (i > 0u && ids_s[i - 1u] == id)) continue;
+        uint last = i;
+        for (uint by = size / 2u; by > 0u; by /= 2u)
+            if (last + by < n && ids_s[last + by] == id) last += by;
+        const uint count = last - i + 1u, at = args.logits_offset + row * args.logits_stride + id;
+        precise float x = logits[at];
+        x = x > 0.0 ? x / s.repeat_penalty : x * s.repeat_penalty;
+        precise float y = x - (float(count) * s.frequency_penalty + s.presence_penalty);
+        logits[at] = y;
     }
 }

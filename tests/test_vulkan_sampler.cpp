@@ -262,6 +262,60 @@ TEST_CASE("biases are added to the logits of their ids in order, also where a dr
     vulkan->finish();
 }
 
+TEST_CASE("penalties count each id of the window once, whatever the window and however often the id is there") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    {
+        constexpr u32 kVocab = 5000, kLogitRows = 2;
+        Rig rig(*vulkan);
+        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kLogitRows);
+        rig.take();
+        rig.begin();
+        rig.run("sample_penalty", 256, {}, {step, logits}, SamplePassArgs{kVocab, 0, kVocab, 0, 0, 0}, kLogitRows);
+        rig.end();
+        test::Random random(12);
+        const struct {
+            u32 window, position, n_id;  // n_id: how many different ids
+        } cases[] = {{1, 0, 9},         {2, 0, 9},        {3, 9, 1},        {64, 8150, 9},     {65, 40, 5000},
+                     {700, 9000, 5000}, {4079, 4500, 50}, {4096, 4500, 50}, {4096, 9000, 1},   {4096, 12000, 5000},
+                     {4096, 4094, 300}, {4096, 70, 300},  {9999, 9999, 99}, {4096, 9000, 9000}};
+        for (const auto& [window, position, n_id] : cases) {
+            CAPTURE(window);
+            CAPTURE(position);
+            CAPTURE(n_id);
+            StepState* state = rig.at<StepState>(step);
+            u32* history = rig.at<u32>(step) + kHistoryWord;
+            *state = StepState{};
+            state->n_row = kLogitRows;
+            state->position = position;
+            state->sampling.penalty_window = window;
+            state->sampling.repeat_penalty = 2;  // values that make every result exact
+            state->sampling.frequency_penalty = 0.5f;
+            state->sampling.presence_penalty = 0.25f;
+            const u32 first = random.below(kHistory);
+            for (u32 i = 0; i < kHistory; i++)  // 9000: each once, and some in no vocabulary
+                history[(first + i) % kHistory] = n_id == 9000 ? i : random.below(n_id) * (kVocab / n_id);
+            std::vector<float> l(kVocab * kLogitRows);
+            for (float& x : l) x = float(random.below(257)) * 0.25f - 32;
+            rig.put(logits, l);
+            rig.go();
+            for (u32 r = 0; r < kLogitRows; r++) {
+                const u32 end = position + r + 1;
+                std::map<u32, u32> seen;
+                for (u32 i = 0; i < std::min({window, end, kMaxPenaltyWindow}); i++)
+                    seen[history[(end - 1 - i) % kHistory]]++;
+                for (const auto& [id, count] : seen) {
+                    if (id >= kVocab) continue;
+                    float& x = l[r * kVocab + id];
+                    x = (x > 0 ? x / 2 : x * 2) - (float(count) * 0.5f + 0.25f);
+                }
+            }
+            CHECK(std::equal(l.begin(), l.end(), rig.at<float>(logits)));
+        }
+    }
+    vulkan->finish();
+}
+
 TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temperature, keyed noise, never a NaN") {
     u32 known[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
     philox(known, 0xa4093822, 0x299f31d0);
