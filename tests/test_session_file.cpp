@@ -155,6 +155,51 @@ TEST_CASE("files and snapshots keep tokens that a GPU computed ahead of the call
 }
 #endif
 
+TEST_CASE("what is made of a loaded session before its next token has all of the draft block's rows, too") {
+    const Folder folder;
+    const Model model = tiny(cpu_device());
+    const SessionOptions o = options_of(Draft::mtp);
+    for (const size_t n_said : {0u, 7u}) {  // after a reply, the row of its last token is not computed
+        CAPTURE(n_said);
+        Session saved = open(model, o);
+        sync(saved, tiny_ids(100, 3), {{80, false}});
+        grow(saved, 100 + n_said);
+        const std::vector<Token> text = history(saved);
+        save(saved, folder.file());
+        const auto loaded = [&] {
+            Session session = open(model, o);
+            load(session, folder.file());
+            return session;
+        };
+        const auto check = [&](Session session, const std::string& how) {
+            CAPTURE(how);
+            const size_t n = session.history().size() + 20;
+            grow(session, n);
+            const Session::Impl& s = *session.impl();
+            CHECK(s.cache.kept(s.timeline.n_row()).first_key == 0);
+            return history(session, n);
+        };
+        const std::vector<Token> want = check(std::move(saved), "saved");
+        CHECK(check(loaded(), "loaded") == want);
+        CHECK(check(loaded().fork().value().fork().value(), "forked twice") == want);
+        Session session = loaded();
+        save(session, folder.file("second"));
+        load(session, folder.file("second"));
+        CHECK(check(std::move(session), "saved again") == want);
+        session = loaded();
+        REQUIRE(session.move_to(model).ok());
+        CHECK(check(std::move(session), "moved") == want);
+        session = loaded();
+        sync(session, tiny_ids(30, 4));
+        CHECK(sync(session, join(text, {1})).reason == SyncReason::resumed);
+        check(std::move(session), "back from another text");
+        session = loaded();
+        sync(session, join(text, tiny_ids(20, 5)));
+        sync(session, join(text, tiny_ids(20, 6)));
+        check(std::move(session), "another prompt after the text");
+    }
+}
+
 TEST_CASE("a file of a session with drafts loads into one without, and the other way round") {
     const Folder folder;
     const Model model = tiny(cpu_device(1));

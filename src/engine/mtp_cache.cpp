@@ -28,8 +28,9 @@ MtpCache::Kept MtpCache::kept(size_t row) const {
     Kept k;
     k.first_key = first_key_;
     k.n_row = n_row_;
-    k.has_hidden = on() && n_kept_ != 0 && first_ + n_kept_ == row && n_row_ + 1 >= row;
-    if (k.has_hidden) k.hidden_row = static_cast<uint32_t>(n_kept_ - 1);
+    const bool in_step = n_kept_ != 0 && first_ + n_kept_ == row, given = !given_.empty() && given_at_ + 1 == row;
+    k.has_hidden = on() && n_row_ + 1 >= row && (in_step || given);
+    if (k.has_hidden) k.hidden_row = in_step ? static_cast<uint32_t>(n_kept_ - 1) : kGiven;
     return k;
 }
 
@@ -42,6 +43,19 @@ void MtpCache::resume(size_t row, const Kept& kept, std::vector<float> hidden) {
     given_at_ = row - 1;
 }
 
+Status MtpCache::read_hidden(const Kept& kept, std::vector<float>* to) const {
+    to->clear();
+    if (!kept.has_hidden) return {};
+    if (kept.hidden_row == kGiven) {
+        *to = given_;
+        return {};
+    }
+    Span<const float> row;
+    AUSPEX_TRY(context_->read_row(plan_->trunk.hidden, kept.hidden_row).get(row));
+    to->assign(row.begin(), row.end());
+    return {};
+}
+
 /// Fills the rows of `step` in the cache of every block.
 Status MtpCache::fill_rows(Step step) {
     step.fill_only = true;
@@ -52,7 +66,8 @@ Status MtpCache::fill_rows(Step step) {
     return {};
 }
 
-/// The row that resume() could not fill: its token was not known then.
+/// The row that resume() could not fill: its token was not known then. given_ stays: a state that is kept before the
+/// next trunk step needs it.
 Status MtpCache::fill_given(Span<const Token> history) {
     if (given_.empty() || n_row_ != given_at_ || history.size() < given_at_ + 2) return {};
     Step step;
@@ -62,7 +77,6 @@ Status MtpCache::fill_given(Span<const Token> history) {
     step.first_key = static_cast<uint32_t>(first_key_);
     step.hidden = given_.data();
     AUSPEX_TRY(fill_rows(step));
-    given_.clear();
     filled_to(n_row_ + 1);
     return {};
 }
@@ -83,6 +97,7 @@ void MtpCache::cut(size_t n) {
     first_key_ = std::min(first_key_, n_row_);
     n_kept_ = n > first_ ? std::min(n_kept_, n - first_) : 0;
     pending_first_ = std::max(pending_first_, n_kept_ == 0 ? n : 0);
+    if (n <= given_at_) given_.clear();
 }
 
 /// The first row whose hidden row is still kept.

@@ -25,10 +25,12 @@ class MtpCache {
     /// What must be kept beside the cache's rows so that drafting can go on from `row`.
     struct Kept {
         size_t first_key = 0, n_row = 0;
-        bool has_hidden = false;  ///< the hidden row of KV row row - 1, row `hidden_row` of the last trunk step
-        uint32_t hidden_row = 0;
+        bool has_hidden = false;  ///< the hidden row of KV row row - 1
+        uint32_t hidden_row = 0;  ///< row of the last trunk step, or kGiven
     };
     Kept kept(size_t row) const;
+    /// The hidden row that kept() has just told of, or empty.
+    Status read_hidden(const Kept& kept, std::vector<float>* to) const;
     /// The context went back to what kept(row) was made of. hidden: that row, or empty.
     void resume(size_t row, const Kept& kept, std::vector<float> hidden);
     /// The last trunk step began at row `first`, and n of its rows are history.
@@ -73,6 +75,7 @@ class MtpCache {
     Step step_at(Span<const Token> history, size_t first, size_t n_max) const;
 
   private:
+    static constexpr uint32_t kGiven = UINT32_MAX;  ///< the row that resume() was given: no step has run since
     Status fill_from(Span<const Token> history, bool lazy);
     Status fill_to(Span<const Token> history, size_t end);
     Status fill_given(Span<const Token> history);
@@ -87,7 +90,7 @@ class MtpCache {
     size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row
     size_t first_key_ = 0;           ///< the cache holds rows first_key_ ..
     size_t n_row_ = 0;               ///< .. n_row_ - 1
-    std::vector<float> given_;       ///< the hidden row of KV row given_at_, until the cache holds that row
+    std::vector<float> given_;       ///< the hidden row of KV row given_at_, from resume()
     size_t given_at_ = 0;
 };
 

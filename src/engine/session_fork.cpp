@@ -97,11 +97,7 @@ Status copy_session(Impl& from, Impl& to) {
     }
     AUSPEX_TRY(trunk.fill_draft_cache());
     const MtpCache::Kept mtp = from.cache.kept(n_row);
-    if (mtp.has_hidden) {
-        Span<const float> row;
-        AUSPEX_TRY(trunk.track(from.context->read_row(trunk.hidden_slot(), mtp.hidden_row).get(row)));
-        hidden.assign(row.begin(), row.end());
-    }
+    AUSPEX_TRY(trunk.track(from.cache.read_hidden(mtp, &hidden)));
     AUSPEX_TRY(copy_context(from, to, static_cast<uint32_t>(n_row), static_cast<uint32_t>(from.tree->context_rows())));
     to.trunk->continue_from(from.timeline, std::move(logits));
     if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));

@@ -240,7 +240,7 @@ Status StateStore::begin_keep(uint32_t item, size_t row) {
     State& state = states_[item];
     auto pending =
         std::make_unique<Pending>(Pending{item, {}, Writer(*this, {{&state.pages, 0, bytes_at(row, true)}})});
-    AUSPEX_TRY(read_hidden(state.facts, &pending->hidden));
+    AUSPEX_TRY(trunk_.track(cache_.read_hidden(state.facts.mtp, &pending->hidden)));
     AUSPEX_TRY(trunk_.begin_save(pending->to));
     state.whole = false;
     pending_ = std::move(pending);
@@ -261,20 +261,11 @@ bool StateStore::is_whole(uint32_t item) {
     return states_[item].whole;
 }
 
-/// The hidden row that belongs to the live state, if one does.
-Status StateStore::read_hidden(const Facts& facts, std::vector<float>* to) {
-    if (!facts.mtp.has_hidden) return {};
-    Span<const float> hidden;
-    AUSPEX_TRY(trunk_.track(trunk_.context().read_row(trunk_.hidden_slot(), facts.mtp.hidden_row).get(hidden)));
-    to->assign(hidden.begin(), hidden.begin() + d_model_);
-    return {};
-}
-
 Status StateStore::write_live(const Facts& facts, StateWriter& to) {
     std::vector<float> hidden;
     AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
     AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
-    AUSPEX_TRY(read_hidden(facts, &hidden));
+    AUSPEX_TRY(trunk_.track(cache_.read_hidden(facts.mtp, &hidden)));
     return to.write(hidden.data(), hidden.size() * sizeof(float));
 }
 

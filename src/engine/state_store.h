@@ -102,7 +102,6 @@ class StateStore : public RowStore {
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
-    Status read_hidden(const Facts& facts, std::vector<float>* to);
     Status begin_keep(uint32_t item, size_t row);
     uint64_t bytes_at(size_t row, bool has_hidden) const;
     uint64_t row_bytes() const;
