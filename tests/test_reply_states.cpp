@@ -468,6 +468,27 @@ TEST_CASE("a prompt that is cancelled before its first row leaves the reply befo
     }
 }
 
+TEST_CASE("a reply after a prompt that was cancelled keeps states from where it begins") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) {
+        CAPTURE(static_cast<int>(source));
+        SessionOptions o = options_of(source, 5, 0);
+        Cancel cancel;
+        o.progress = cancel.progress();
+        Session session = open(model, o);
+        session.impl()->tree->set_reply_stride(kStride);
+        cancel.at_step(2);
+        CHECK(session.sync(tiny_ids(400, 31), std::vector<Mark>{{150, true}}).status().code == Code::cancelled);
+        REQUIRE(session.history().size() == 64);
+        grow(session, 164);
+        for (const auto& state : session.impl()->tree->states()) CHECK(state.kind == StateKind::reply);
+        const SyncReport r = sync(session, join(history(session, 140), tiny_ids(5, 40)));
+        CHECK(r.checkpoint_row == 128);
+        CHECK(r.reason == SyncReason::checkpoint);
+    }
+}
+
 TEST_CASE("a ReplyGenerator goes on where taking back what was drafted is cancelled") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);

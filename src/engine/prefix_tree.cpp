@@ -70,7 +70,14 @@ void PrefixTree::computed(size_t n, bool decoded) {
     changing_ = false;
 }
 
-void PrefixTree::truncate(size_t n) { live_.resize(std::min(live_.size(), std::max(n, n_row_))); }
+void PrefixTree::truncate(size_t n) {
+    if ((n = std::max(n, n_row_)) >= live_.size()) return;
+    live_.resize(n);
+    while (!stops_.empty() && stops_.back().row > n) stops_.pop_back();  // of a prompt that was cancelled
+    i_stop_ = std::min(i_stop_, stops_.size());
+    reply_base_ = std::min(reply_base_, ceil_div(n, options_.grid) * options_.grid);
+    recent_from_ = std::min(recent_from_, n);
+}
 
 bool PrefixTree::step_back(size_t n) {
     Run& run = tree_[open_];
