@@ -440,6 +440,28 @@ TEST_CASE("tokens of a cycle that a callback threw out of are dropped where logi
         CHECK(more(session, 4) == free);
     }
 }
+
+TEST_CASE("sync() reports the common part of the history that the caller knew, and no token computed beyond it") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    bool throws = false;
+    SessionOptions o;
+    o.n_context = 256;
+    o.on_cycle = [&](const DraftCycle&) { throws ? throw 1 : void(); };
+    Session plain = open(model, o), session = open(model, o);
+    for (Session* s : {&plain, &session}) {
+        sync(*s, tiny_ids(20, 3));
+        more(*s, 3);
+    }
+    throws = true;
+    CHECK_THROWS((void)session.next().ok());  // it has one more token than the caller knows
+    throws = false;
+    REQUIRE(session.history().size() == 23);
+    more(plain, 1);
+    const SyncReport r = sync(session, join(history(plain), {5}));
+    CHECK(r.diverged_at == 23);
+    CHECK(r.rows_computed + r.rows_reused == 25);
+}
 #endif
 
 /// Calls every method of a session, from one of its callbacks: all but history() and stats() must refuse.

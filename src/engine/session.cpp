@@ -230,6 +230,10 @@ Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Sp
     if (done.ok()) done = read_prompt(report);
     stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
+    if (report.diverged_at > report.n_live) {  // rows computed ahead: the caller's history ended before them
+        report.diverged_at = report.n_live;
+        report.token_now = timeline.tokens()[report.n_live];
+    }
     return report;
 }
 
