@@ -418,13 +418,18 @@ void PrefixTree::forget_superseded(Token first) {
     }
 }
 
+/// Forgets a run and all below it, which may be as deep as a history has tokens.
 void PrefixTree::forget_runs(RunId top) {
-    const std::vector<Run::Child> children = tree_[top].children;
-    for (const Run::Child& child : children) forget_runs(child.run);
+    std::vector<RunId> runs{top};
+    for (size_t i = 0; i < runs.size(); ++i)
+        for (const Run::Child& child : tree_[runs[i]].children) runs.push_back(child.run);
+    while (!runs.empty()) {  // the lowest first
+        tree_.remove(runs.back());
+        runs.pop_back();
+    }
     residents_.erase(
-        std::remove_if(residents_.begin(), residents_.end(), [top](const Resident& r) { return r.run == top; }),
+        std::remove_if(residents_.begin(), residents_.end(), [this](const Resident& r) { return !tree_[r.run].used; }),
         residents_.end());
-    tree_.remove(top);
 }
 
 /// Forgets runs of which only the tokens are kept, the least recently used first, once they exceed a limit; all of them
@@ -435,9 +440,11 @@ void PrefixTree::forget_unused() {
     size_t n_unused = 0;
     std::vector<std::pair<uint64_t, RunId>> unused;
     if (tree_.n_token() <= limit && tree_.n_run() <= kMaxForgotten) return;
+    std::vector<bool> live(tree_.size());
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent) live[id] = true;
     for (RunId id = 1; id < tree_.size(); ++id) {
         const Run& run = tree_[id];
-        if (!run.used || run.n_state != 0 || tree_.is_below(open_, id)) continue;
+        if (!run.used || run.n_state != 0 || live[id]) continue;
         n_unused += run.tokens.size();
         unused.push_back({run.last_use, id});
     }
@@ -447,17 +454,10 @@ void PrefixTree::forget_unused() {
     for (const auto& [last_use, id] : unused) {
         if (n_unused <= limit / 2 && n_run <= kMaxForgotten / 2) break;
         if (!tree_[id].used) continue;  // went with a run above it
-        size_t n = 0;
-        std::vector<RunId> open{id};
-        while (!open.empty()) {
-            const RunId at = open.back();
-            open.pop_back();
-            n += tree_[at].tokens.size();
-            --n_run;
-            for (const Run::Child& child : tree_[at].children) open.push_back(child.run);
-        }
-        n_unused -= n;
+        const size_t n_token_before = tree_.n_token(), n_run_before = tree_.n_run();
         forget_runs(id);
+        n_unused -= n_token_before - tree_.n_token();
+        n_run -= n_run_before - tree_.n_run();
     }
 }
 

@@ -87,12 +87,6 @@ void RunTree::count_states(RunId id, int n) {
         runs_[id].n_state = static_cast<size_t>(static_cast<int64_t>(runs_[id].n_state) + n);
 }
 
-bool RunTree::is_below(RunId id, RunId above) const {
-    for (; id != kNoRun; id = runs_[id].parent)
-        if (id == above) return true;
-    return false;
-}
-
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,7 +3,7 @@
 // Owns    runs of tokens, each stored once; where a run's kept states and parked rows are. Integers only: who copies
 //         the bytes is not known here.
 // Thread  belongs to one PrefixTree.
-// Tests   tests/test_prefix_tree.cpp.
+// Tests   tests/test_prefix_tree.cpp, tests/test_run_tree.cpp.
 //
 // A run covers the rows begin .. end of every history that passes through it, and a state at row r (after r tokens)
 // belongs to the run with begin < r <= end. Siblings may begin with the same tokens: rows that were computed twice are
@@ -70,8 +70,6 @@ class RunTree {
     void remove(RunId id);
     /// Adds n to the states of a run and of everything above it.
     void count_states(RunId id, int n);
-    /// Whether `id` is `above` or below it.
-    bool is_below(RunId id, RunId above) const;
 
   private:
     RunId take();
