@@ -1032,7 +1032,7 @@ enum class SyncReason : uint8_t {
     resumed,     ///< the live rows or a checkpoint end exactly where the known text does
     checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
     given_up,    ///< the same; a nearer checkpoint was given up for the budget or because a copy failed
-    no_state,    ///< a known text, but no checkpoint of it was kept
+    no_state,    ///< a known text, but no checkpoint that the new history can go on from
     new_text,    ///< nothing in common with any known text
 };
 /// "appended".

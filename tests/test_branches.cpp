@@ -323,6 +323,20 @@ TEST_CASE("what a budget has room for does not depend on drafting") {
     }
 }
 
+TEST_CASE("a checkpoint at the end of a prompt that is given again is reported with what to do") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    Session session = open(load_model(cpu_device(), bytes), options_of(Draft::off, kDefaultCheckpoints));
+    const std::vector<Token> prompt = tiny_ids(60, 1), other = tiny_ids(20, 2);
+    sync(session, prompt, {{60, false}});
+    sync(session, other);
+    const SyncReport r = sync(session, prompt, {{59, false}});
+    CHECK(r.reason == SyncReason::no_state);
+    CHECK(r.text.find("60 rows are known, the only checkpoint is after the last one, which must be computed again: "
+                      "set a mark one row earlier") != std::string::npos);
+    sync(session, other);
+    CHECK(sync(session, prompt).rows_computed == 1);
+}
+
 TEST_CASE("a budget too small for one checkpoint is refused with what one takes, and 0 keeps nothing") {
     const std::vector<std::byte> bytes = tiny_model({});
     const Model model = load_model(cpu_device(), bytes);

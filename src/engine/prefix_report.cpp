@@ -38,7 +38,11 @@ std::string describe(const PrefixReport& r) {
             text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row, ", a nearer one was given up");
             break;
         case SyncReason::no_state:
-            text = say(divergence(r), "; ", r.known, " rows are known, no checkpoint was kept");
+            text =
+                say(divergence(r), "; ", r.known, " rows are known, ",
+                    r.state_at_end ? "the only checkpoint is after the last one, which must be computed again: set a "
+                                     "mark one row earlier"
+                                   : "no checkpoint was kept");
             break;
         case SyncReason::new_text: text = say("new text of ", r.n_row, " rows"); break;
     }

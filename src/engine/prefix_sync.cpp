@@ -54,6 +54,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     report.checkpoint_row = report.rows_reused = found.row;
     report.rows_computed = wanted.size() - found.row;
     report.reason = reason_of(found, report);
+    report.state_at_end = found.state_at_end;
     const size_t junction = find_junction(wanted, found);
     const Status s = switch_to(found, report);
     if (!s.ok()) {
@@ -97,7 +98,9 @@ void PrefixTree::visit(RunId id, size_t matched, size_t limit, Found* best) cons
     }
     for (size_t k = run.states.size(); k-- > 0;) {
         const State& s = states_[run.states[k]];
-        if (s.row > std::min(matched, limit) || !store_->is_whole(run.states[k])) continue;
+        if (s.row > matched || !store_->is_whole(run.states[k])) continue;
+        best->state_at_end = best->state_at_end || s.row > limit;
+        if (s.row > limit) continue;
         if (s.row > best->row) {
             best->row = s.row;
             best->run = id;

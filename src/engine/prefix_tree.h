@@ -89,8 +89,9 @@ struct PrefixReport {
     size_t checkpoint_row = 0;                ///< the base: rows below it are reused
     Token token_before = -1, token_now = -1;  ///< where they diverge, -1: one ends there
     size_t rows_parked = 0, rows_restored = 0;
-    size_t n_failed = 0;  ///< copies that failed
-    Status failure;       ///< the last of them
+    bool state_at_end = false;  ///< a checkpoint has all rows of the prompt, of which the last must be computed
+    size_t n_failed = 0;        ///< copies that failed
+    Status failure;             ///< the last of them
     SyncReason reason = SyncReason::new_text;
 };
 /// "diverged at row 12046 of 30112: token 248068 instead of 151667; nearest checkpoint 12032"
@@ -241,8 +242,9 @@ class PrefixTree {
         bool live = false;
         RunId known_run = kRootRun;
         size_t known = 0;
-        bool left_inside = false;  ///< a known text goes on in another way
-        bool in_reply = false;     ///< one more token of the live text: the caller samples by itself
+        bool left_inside = false;   ///< a known text goes on in another way
+        bool state_at_end = false;  ///< a state is kept of the whole prompt, whose last row must be computed
+        bool in_reply = false;      ///< one more token of the live text: the caller samples by itself
     };
     /// A copy between context and host memory.
     struct Copy {
