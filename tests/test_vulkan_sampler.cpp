@@ -274,12 +274,13 @@ TEST_CASE("penalties count each id of the window once, whatever the window and h
         rig.run("sample_penalty", 256, {}, {step, logits}, SamplePassArgs{kVocab, 0, kVocab, 0, 0, 0}, kLogitRows);
         rig.end();
         test::Random random(12);
-        const struct {
+        const struct Case {
             u32 window, position, n_id;  // n_id: how many different ids
         } cases[] = {{1, 0, 9},         {2, 0, 9},        {3, 9, 1},        {64, 8150, 9},     {65, 40, 5000},
                      {700, 9000, 5000}, {4079, 4500, 50}, {4096, 4500, 50}, {4096, 9000, 1},   {4096, 12000, 5000},
                      {4096, 4094, 300}, {4096, 70, 300},  {9999, 9999, 99}, {4096, 9000, 9000}};
-        for (const auto& [window, position, n_id] : cases) {
+        for (const Case& one : cases) {
+            const u32 window = one.window, position = one.position, n_id = one.n_id;
             CAPTURE(window);
             CAPTURE(position);
             CAPTURE(n_id);
