@@ -10,7 +10,7 @@
 // Push    AttendArgs
 // Spec    D_HEAD: a multiple of 4, at most 1024. SPLIT 1: partials of every segment that the pass sees; 0: one, which
 //         stands for all, joined already
-// Grid    x, y: ceil(n_row * n_head / (256 / (D_HEAD / 4))) workgroups or more, in rows of any length. Group 256
+// Grid    x * y: at least ceil(n_row * n_head / (256 / (D_HEAD / 4))), numbered x first. Group 256
 // Cost    4 * D_HEAD bytes a query and segment: memory bandwidth
 // Order   segments in order of position
 // Source  FlashAttention (Dao 2022)

@@ -10,7 +10,7 @@
 // Grid    x: logits row. Group 256
 // Shared  16 KiB
 // Cost    a sort of the window: n/2 * log2(n) * (log2(n) + 1) / 2 comparisons a row, n the next power of two
-// Loops   an invocation goes at most 900 rounds: llvmpipe ends its loops after 65,535
+// Loops   at most 900 iterations an invocation: llvmpipe leaves a loop after 65,535
 // CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"

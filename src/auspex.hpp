@@ -545,8 +545,8 @@ struct AUSPEX_API ChatRequest {
     std::optional<bool> enable_thinking;    ///< let the model think first
     std::optional<bool> preserve_thinking;  ///< show the thinking of earlier turns
     bool add_vision_id = false;             ///< number images and videos: "Picture 1: "
-    /// Other variables of a template of ChatStyle::jinja, such as reasoning_effort. Other styles have none. What the
-    /// request or the model says itself is refused: messages, tools, add_generation_prompt, bos_token, eos_token.
+    /// Other variables of a template of ChatStyle::jinja, such as reasoning_effort. Other styles have none. Names that
+    /// the request or the model sets are refused: messages, tools, add_generation_prompt, bos_token, eos_token.
     std::vector<ToolArgument> template_arguments;
     /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
     /// "chat_template_kwargs", whose other keys become template_arguments. Tool arguments may be an object or a string
@@ -583,7 +583,7 @@ struct ChatPrompt {
 ///
 /// chat_template   for example from recognise_template(); a ChatStyle stands for the template it is named after.
 /// errors          bad_argument: what the template refuses, in its own words and with the place; tools that it does not
-///                 show; with ChatML also tool calls and images; template_arguments that it refuses; a style out of
+///                 show; with ChatML also tool calls and images; a refused name in template_arguments; a style out of
 ///                 range. out_of_memory.
 /// cost            linear in the text with the named styles; else that of the template's program.
 AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& chat_template);

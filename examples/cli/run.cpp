@@ -151,7 +151,7 @@ Status run(const RunOptions& o, int* exit_code) {
     s = generate(on.model, session, history, {}, sampling, o.generate, !o.json, &made);
     if (!s.ok()) return s;
     costs.save(session);
-    const Status traced = trace.close();  // told last: the text must not be lost for it
+    const Status traced = trace.close();  // reported last, so that the text is saved first
     auspex::SaveReport saved;
     Status done = kept.path.empty() ? Status() : keep(&kept, o.place.verbose, history, made, session, &saved);
     if (done.ok()) done = traced;

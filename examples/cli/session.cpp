@@ -127,7 +127,7 @@ std::string chat_note(const auspex::ChatRequest& request, const Branches& branch
 Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches, uint64_t* n_retry) {
     const std::string text(reinterpret_cast<const char*>(o.file.note.data()), o.file.note.size());
     const nlohmann::json all = nlohmann::json::parse(text, nullptr, false);
-    std::vector<std::string> tools = std::move(request->tools);  // those of this start, not of the conversation
+    std::vector<std::string> tools = std::move(request->tools);  // from --tools: a note holds none
     Status s = auspex::ChatRequest::from_json(text).get(*request);
     request->tools = std::move(tools);
     std::vector<Messages> others;

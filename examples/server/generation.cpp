@@ -197,7 +197,7 @@ class Generation::Reply {
         if (!s.ok()) return s;
         if (request_.scripted) ++n_said_;
         const auspex::Span<const Token> tokens = reply_.tokens();
-        // A token that opened thinking is none of the answer, also where the budget has closed that at once.
+        // The token that opens thinking is not part of the answer, even if the budget closes the thinking at once.
         const bool in_answer = !reply_.in_thinking() && tokens.size() == n_before + 1;
         if (in_answer) s = find_logprob(tokens[n_before]);
         if (s.ok()) show_step(std::move(parts));

@@ -58,8 +58,8 @@ std::string print_real(const char* format, int precision, double value) {
     return with_point(number);
 }
 
-/// The fewest digits, but at least 6 and of a float at most 9, that read back as the value: an error never shows a
-/// limit in place of a number beyond it.
+/// The fewest digits, at least 6, that read back as the value (as a float, if it is one): an error that refuses a value
+/// just above a limit must not print the limit.
 static std::string shortest(double value) {
     const DefaultFloatMode mode;
     const auto as_float = [](double v) { return std::fabs(v) <= FLT_MAX ? double{static_cast<float>(v)} : v; };

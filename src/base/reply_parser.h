@@ -56,7 +56,7 @@ class ReplyParser {
     void finish();
     bool finished() const { return final_; }
     bool in_thinking() const;
-    /// The first event of finish() that is text of a call which the end has cut; beyond them all if none is.
+    /// Index of the first event of finish() that is text of a call cut by the end; past the last one if there is none.
     size_t i_cut() const { return i_cut_; }
 
     ChatReply reply;  ///< complete after finish()

@@ -36,9 +36,9 @@ constexpr double kUnshared = 0.5;
 /// Cycles after loading in which all that differs is attributed to the speed: a process starts slowly, often at one
 /// depth alone, and that depth's ratio would take a share each time.
 constexpr uint64_t kYoung = 64;
-/// After so many cycles without a measurement another depth becomes the reference.
+/// A reference that was not measured for so many cycles is replaced by the depth that was just run.
 constexpr uint64_t kReferenceAge = 64;
-/// After so many a ratio counts less than those of the other depths.
+/// A ratio that was not measured for so many cycles is bounded by the line through those that were.
 constexpr uint64_t kRecent = 2048;
 /// By so much, in logs, a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
@@ -97,10 +97,13 @@ double CycleCost::uncertainty(uint32_t depth) const {
     return std::sqrt(variance(r)) + (r.n == 1 ? cycle_cost_impl::kOnceSigma : 0);
 }
 
+double CycleCost::measured(uint32_t depth) const {
+    const Bucket& b = now();
+    return b.ratio[depth].n > 0 ? std::exp(b.speed + b.ratio[depth].log) : 0;
+}
+
 double CycleCost::seconds(uint32_t depth) const {
     using namespace cycle_cost_impl;
-    const Bucket& b = now();
-    const auto measured = [&](uint32_t g) { return b.ratio[g].n > 0 ? std::exp(b.speed + b.ratio[g].log) : 0; };
     const double own = measured(depth);
     if (own > 0 && (depth == 0 || age(depth) <= kRecent)) return own;
     const double line = on_line(depth, own > 0 ? kRecent : UINT64_MAX);
@@ -114,15 +117,14 @@ double CycleCost::seconds(uint32_t depth) const {
 /// 0 if there are none.
 double CycleCost::on_line(uint32_t depth, uint64_t max_age) const {
     using namespace cycle_cost_impl;
-    const Bucket& b = now();
     double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
     for (uint32_t g = 1; g <= kMaxDepth; ++g) {
-        if (b.ratio[g].n == 0 || age(g) > max_age) continue;
-        const double t = std::exp(b.speed + b.ratio[g].log), x = g;
+        if (!knows(g) || age(g) > max_age) continue;
+        const double t = measured(g), x = g;
         n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
     }
     if (n == 0) return 0;
-    const double plain = b.ratio[0].n > 0 ? std::exp(b.speed + b.ratio[0].log) : 0;
+    const double plain = measured(0);
     const double spread = sum_gg - sum_g * sum_g / n;
     const double slope =
         spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
@@ -243,8 +245,8 @@ void CycleCost::filter(uint32_t depth, double seconds) {
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
-    const bool stands = young() || depth == b.reference;
-    const double to_speed = b.speed_variance / total, to_ratio = stands ? 0 : r.variance / total;
+    const bool fixed = young() || depth == b.reference;
+    const double to_speed = b.speed_variance / total, to_ratio = fixed ? 0 : r.variance / total;
     b.speed += to_speed * e;
     r.log += to_ratio * e;
     b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);

@@ -254,7 +254,7 @@ Status ReplyGenerator::Impl::say_text(const std::string& piece) {
 }
 
 /// Passes parts of the reply on, up to a stop string in its content. No stop string spans a call.
-/// i_cut     text from this part on is that of a call which was cut, and none that could stop the reply.
+/// i_cut     text from this part on belongs to a call that was cut: stop strings are not looked for in it.
 Status ReplyGenerator::Impl::say(std::vector<ReplyEvent> parts, size_t i_cut) {
     for (size_t i = 0; i < parts.size() && !stops.found(); ++i) {
         ReplyEvent& part = parts[i];

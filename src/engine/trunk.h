@@ -76,7 +76,6 @@ class Trunk {
     std::vector<RowSpan> spans() const;
     /// The same for what is kept: it also tells where the last prompt ended.
     std::vector<RowSpan> spans_to_keep() const;
-    SlotId hidden_slot() const { return model_.plan.trunk.hidden; }
 
     /// Brings the draft block's cache up to the first n tokens: before the next step overwrites their hidden rows.
     Status fill_draft_cache(size_t n);

@@ -24,6 +24,11 @@ PipelineKey kv_append_key(uint32_t d_head, const Buffers::Kv& kv, uint32_t queri
     return key;
 }
 
+/// Workgroups for so many values. The kernel loops where the device takes fewer.
+uint32_t kv_append_groups(const DeviceTraits& traits, uint32_t n_value) {
+    return std::min(ceil_div(n_value, 1024u), traits.max_group_count[0]);
+}
+
 PipelineKey kv_any_key(uint32_t d_head, const Buffers::Kv& kv) {
     PipelineKey key;
     key.shader = "kv_any";
@@ -86,7 +91,7 @@ void ListBuilder::append(const Node& d, const Pass& pass) {
     dispatch(build_attention_impl::kv_append_key(a.d_head, kv, args::kQueriesNone),
              {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
               buffers_.query},
-             p, {std::min(ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u), traits_.max_group_count[0])}, "append");
+             p, {build_attention_impl::kv_append_groups(traits_, pass.n_row * a.n_head_kv * a.d_head)}, "append");
 }
 
 void ListBuilder::attend(const Node& d, const Pass& pass) {
@@ -175,13 +180,11 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(
-        build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
-        {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v,
-         buffers_.query},
-        p,
-        {std::min(ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u), traits_.max_group_count[0])},
-        "append");
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
+             {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
+              kv.v, buffers_.query},
+             p, {build_attention_impl::kv_append_groups(traits_, pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head)},
+             "append");
     // In rounds of as many queries as partial results fit.
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));

@@ -109,7 +109,7 @@ inline uint32_t matrix_split(uint32_t n_col) {
 /// 3.52. With fewer rows two teams, where two or four of them fill a core: 0.8B, one row 1067 tokens/s and 1165, two
 /// rows 1.05 ms and 0.97; 9B, one row 381 and 387. Two teams of five leave a core half empty (4B 490 and 478); three
 /// fill it: on an H200 4B, one row 525 and 557, 27B 129 and 142. Two rows of eight parts or of five gain nothing: 9B
-/// 2.89 and 2.92 ms. The head keeps one team of five: its rows fill the device without.
+/// 2.89 and 2.92 ms. The head keeps one team of five: its rows alone fill the device.
 inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t split, bool logits) {
     const uint32_t n_fit = std::max(1u, std::min(kCoreSubgroups, traits.max_group_invocations / 32) / split);
     if (rows >= 3 || (rows == 1 && split == 5 && !logits)) return n_fit;
