@@ -1263,7 +1263,8 @@ class AUSPEX_API Session {
     /// checkpoints of earlier texts stay.
     ///
     /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: by cancel()
-    ///           or the progress callback; the history is `ids` all the same.
+    ///           or the progress callback; the history is `ids` all the same, except while rows are computed again
+    ///           after an earlier call failed: then it stays as it was.
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.

@@ -236,12 +236,16 @@ class SyncScripts {
         log_ += auspex::detail::say("score ", wanted.size(), " ");
         n_call_ = 0;
         stop_at_ = random_.below(2) == 0 ? random_.below(6) : ~0u;
+        const bool damaged = a_.impl()->trunk->damaged();
+        const std::vector<Token> before(a_.history().begin(), a_.history().end());
         const auspex::Status s = a_.score(wanted, [](size_t, auspex::Span<const float>) {});
         stop_at_ = ~0u;
         ++n_score;
         if (!s.ok() && s.code != auspex::Code::cancelled) return s.message();
-        const bool same =
-            a_.history().size() == wanted.size() && std::equal(wanted.begin(), wanted.end(), a_.history().begin());
+        const bool repaired = !a_.impl()->trunk->damaged();
+        const std::vector<Token>& expected = damaged && !repaired ? before : wanted;
+        const bool same = a_.history().size() == expected.size() &&
+                          std::equal(expected.begin(), expected.end(), a_.history().begin());
         return !same ? "score() left another history" : s.ok() ? compare_logits() : std::string();
     }
     std::string move() {

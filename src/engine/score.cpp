@@ -102,8 +102,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     AUSPEX_TRY(s.go_on());
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
-    // Not to be cancelled: the history becomes `ids` in any case.
-    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drain(true));
     AUSPEX_TRY(s.leave_text());
     s.timeline.assign(all);
     s.timeline.ask(all.size());
