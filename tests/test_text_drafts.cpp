@@ -24,6 +24,7 @@ struct Phase {
 /// Time of a cycle, in plain steps.
 struct Costs {
     double block_first = 1.48, text_first = 1.25, row = 0.25;
+    double first_cycle = 1;  ///< factor on the reported time of the first cycle with drafts from the text
     double of(uint32_t depth, bool from_text) const {
         return depth == 0 ? 1 : (from_text ? text_first : block_first) + row * (depth - 1);
     }
@@ -51,6 +52,7 @@ class Machine {
             const double noise = 1 + 0.04 * (random_.below(1000) / 1000.0 - 0.5);
             seconds += costs_.of(d.depth, d.from_text) * noise;
             seen.seconds = costs_.of(d.depth, d.from_text) * noise * 1e-3;
+            if (d.from_text && n_text_ == 0) seen.seconds *= costs_.first_cycle;
             const uint32_t n_new = seen.accepted + 1;
             if (offer.n > 0) {
                 const uint32_t n_known = d.from_text ? d.depth : std::min(n_new, kMaxDraft);
@@ -222,6 +224,18 @@ TEST_CASE("a cost that was once too high is measured again without an MTP block,
     const uint32_t n_text = after.n_text_, n_cycle = after.n_cycle_;
     after.play(copy);
     CHECK(after.n_text_ - n_text > 0.9 * (after.n_cycle_ - n_cycle));
+}
+
+TEST_CASE("where the first cycle with drafts from the text is slow, whatever the factor, they go on") {
+    for (const double factor : {5.0, 20.0, 1000.0}) {
+        CAPTURE(factor);
+        Controller control(0, 6);
+        Costs costs;
+        costs.first_cycle = factor;
+        Machine machine(control, costs);
+        machine.play({0, 1, 20, 0.97, 1000});
+        CHECK(machine.n_text_ > 0.9 * machine.n_cycle_);
+    }
 }
 
 TEST_CASE("costs of both sources are kept and come back") {

@@ -50,10 +50,10 @@ bool TextDrafts::measured() const {
 
 double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool stale, bool bold) const {
     if (depth == 0) return 1;
-    const bool known = measured();
-    const double guess = bold ? 1 + text_drafts_impl::kRowGuess * depth : depth + 1;
+    const bool known = measured(), once = cost_.n_sample(depth) == 1;
+    const double guess = bold || once ? 1 + text_drafts_impl::kRowGuess * depth : depth + 1;
     const double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : guess;
-    if (known && !stale) return cost;
+    if (known && !stale && !once) return cost;
     return std::min(cost, block.knows(1) ? block.seconds(depth) / block.seconds(0) : guess);
 }
 

@@ -45,6 +45,8 @@ class TextDrafts {
     ///           where there is no block, what was expected before the first measurement
     /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is expected
     ///           to cost a plain step
+    /// A depth that was measured once is taken to cost no more than was expected before, bold or not: its first cycle
+    /// may have been an outlier of any size, because drivers prepare a kernel when it first runs.
     Choice best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block, bool stale,
                 bool bold) const;
     /// Of drafts with such a match.
