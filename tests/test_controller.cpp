@@ -295,6 +295,28 @@ TEST_CASE("drafts that are always right get the maximum depth; unprofitable ones
     CHECK(run(off, Costs(), 200, 0) == 0);
 }
 
+TEST_CASE("a depth whose first cycle is slow, whatever the factor, is run again") {
+    Costs m;
+    m.first = 1.2, m.slope = 0.15;
+    for (const double factor : {5.0, 20.0, 100.0}) {
+        CAPTURE(factor);
+        Controller c;
+        bool seen_before[kMaxDepth + 1] = {};
+        uint32_t n_deepest = 0;
+        for (uint32_t i = 0; i < 600; ++i) {
+            const Decision d = c.next(1024);
+            DraftSeen seen;
+            seen.depth = seen.accepted = d.depth;
+            seen.seconds = m.seconds(d.depth) * (d.depth > 0 && !seen_before[d.depth] ? factor : 1);
+            seen.context = 1024;
+            seen_before[d.depth] = true;
+            c.observe(seen);
+            n_deepest += i >= 300 && d.depth == 6;
+        }
+        CHECK(n_deepest > 270);
+    }
+}
+
 TEST_CASE("a cold start skips depths that could hardly pay") {
     const Costs m{1, 1.9, 0.9};  // at best five tokens for 4.6 steps
     Controller c;

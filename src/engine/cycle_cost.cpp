@@ -105,21 +105,27 @@ double CycleCost::measured(uint32_t depth) const {
 double CycleCost::seconds(uint32_t depth) const {
     using namespace cycle_cost_impl;
     const double own = measured(depth);
-    if (own > 0 && (depth == 0 || age(depth) <= kRecent)) return own;
-    const double line = on_line(depth, own > 0 ? kRecent : UINT64_MAX);
-    if (line == 0) return own > 0 ? own : measured(0);
-    // What was measured since tells more than an old ratio. One that is too high would keep its depth from ever being
-    // measured again.
-    return own > 0 ? std::min(own, line * std::exp(kMaxRatioSigma)) : line;
+    if (own == 0) {
+        const double line = on_line(depth, 1, UINT64_MAX);
+        return line > 0 ? line : measured(0);
+    }
+    const bool once = n_sample(depth) == 1;
+    if (depth == 0 || (!once && age(depth) <= kRecent)) return own;
+    // What other depths took tells more than an old ratio, and than a first cycle, in which a driver may have prepared
+    // a kernel. A time that is too high would keep its depth from ever being measured again.
+    const double line = on_line(depth, 2, kRecent);
+    const bool doubted = line > 0 && own > line * std::exp(once ? kOutlier : kMaxRatioSigma);
+    return doubted ? line * std::exp(kMaxRatioSigma) : own;
 }
 
-/// Least squares through the g >= 1 that were measured in the last max_age cycles:  T(g) = mean_T + slope (g - mean_g).
+/// Least squares through the g >= 1 that were measured min_n times, and in the last max_age cycles:
+///   T(g) = mean_T + slope (g - mean_g).
 /// 0 if there are none.
-double CycleCost::on_line(uint32_t depth, uint64_t max_age) const {
+double CycleCost::on_line(uint32_t depth, uint32_t min_n, uint64_t max_age) const {
     using namespace cycle_cost_impl;
     double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
     for (uint32_t g = 1; g <= kMaxDepth; ++g) {
-        if (!knows(g) || age(g) > max_age) continue;
+        if (n_sample(g) < min_n || age(g) > max_age) continue;
         const double t = measured(g), x = g;
         n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
     }

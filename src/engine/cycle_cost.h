@@ -31,8 +31,8 @@ class CycleCost {
     bool knows(uint32_t depth) const { return now().ratio[depth].n > 0; }
     uint32_t n_sample(uint32_t depth) const { return now().ratio[depth].n; }
     /// T(g). Unmeasured depths are on a line through the measured ones with g >= 1 (the step from 0 to 1 is a jump and
-    /// says nothing about the slope), and those not measured for 2048 cycles at most 12 % above it. 0 before the
-    /// first observation.
+    /// says nothing about the slope). Those not measured for 2048 cycles, or once and far above the line, are at most
+    /// 12 % above it. 0 before the first observation.
     double seconds(uint32_t depth) const;
     /// Cycles since this depth was last measured.
     uint64_t age(uint32_t depth) const { return n_cycle_ - now().ratio[depth].when; }
@@ -66,7 +66,7 @@ class CycleCost {
     double variance(const Ratio& r) const;
     /// exp(speed + ratio); 0: never measured.
     double measured(uint32_t depth) const;
-    double on_line(uint32_t depth, uint64_t max_age) const;
+    double on_line(uint32_t depth, uint32_t min_n, uint64_t max_age) const;
     void filter(uint32_t depth, double seconds);
     void forget_outliers(uint32_t depth);
     void bound_plain(uint32_t depth);
