@@ -68,6 +68,7 @@ void weights(Share r, uint kb, out uvec4 lo, out uvec4 hi, out uvec4 low_lo, out
     }
     vec4 v[4];
     share_values(r, kb, v);
+    for (uint i = 0u; i < 4u; i++) v[i] = clamp(v[i], vec4(-65504.0), vec4(65504.0));
     lo = uvec4(round_halves(v[0]), round_halves(v[1]));
     hi = uvec4(round_halves(v[2]), round_halves(v[3]));
     const uint zero = args.first_row & 15u;

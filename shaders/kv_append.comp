@@ -14,7 +14,7 @@
 // Spec    D_HEAD 128 or 256. QUERIES: kQueries...; query i of a kv head is head i % PER_KV of row i / PER_KV. Halves
 //         stand as attend_tile's matrices want them: lane (g, t) of 16 queries and block b of 32 columns has columns 8
 //         t + 4 m .. + 3 of queries g and g + 8 for its matrix 2 b + m. K_TYPE, V_TYPE kKv...
-// Grid    x: any; n_row * (2 n_head_kv + n_head) * D_HEAD / 1024 workgroups are busy once each. Group 256: 1024 /
+// Grid    x: any; n_row * (n_head_kv + n_head) * D_HEAD / 1024 workgroups are busy once each. Group 256: 1024 /
 //         D_HEAD heads at a time
 // Shared  4.2 KiB
 // Cost    12 * D_HEAD bytes per head and row; about 8 * D_HEAD flops

@@ -27,8 +27,9 @@ struct PackedWeights {
     uint32_t d_out = 0, d_in = 0;
     std::vector<uint8_t> file;
     std::vector<float> values;
-    PackedWeights(Type t, uint32_t n_out, uint32_t n_in, uint64_t seed) : type(t), d_out(n_out), d_in(n_in) {
-        const std::vector<float> v = test::Random(seed).normals(size_t{n_out} * n_in, 0.02f);
+    PackedWeights(Type t, uint32_t n_out, uint32_t n_in, uint64_t seed, float sigma = 0.02f)
+        : type(t), d_out(n_out), d_in(n_in) {
+        const std::vector<float> v = test::Random(seed).normals(size_t{n_out} * n_in, sigma);
         file.resize(n_out * row_bytes(t, n_in));
         values.resize(v.size());
         test::encode(t, v.data(), file.data(), v.size());
@@ -340,6 +341,37 @@ TEST_CASE("a product of many rows is within its error bound for every type and i
                 CHECK(std::sqrt(error / size) < (exact ? 2e-6 : matrix ? 8e-4 : 4e-4));
             }
     }
+    v->finish();
+}
+
+TEST_CASE("weights of hundreds are in the range of the halves that matrix units multiply, for every type") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    for (const bool matrix : kernels(*v))
+        for (const bool exact : {false, true})
+            for (const Type type : kAllTypes) {
+                if (!all_exact(*v) && (exact || type != Type::mxfp4)) continue;
+                CAPTURE(matrix);
+                CAPTURE(exact);
+                const std::string name = type_info(type).name;
+                CAPTURE(name);
+                const uint32_t d_in = 512, d_out = 32, n_row = 10;
+                const PackedWeights w(type, d_out, d_in, 40 + static_cast<uint64_t>(type), 200.0f);
+                const std::vector<float> x = test::Random(6).normals(size_t{n_row} * d_in);
+                Job j;
+                j.a = &w, j.x = &x, j.n_row = n_row, j.matrix = matrix, j.exact = exact;
+                const Product p = product(*v, j);
+                double error = 0, size = 0;
+                for (uint32_t r = 0; r < n_row; r++)
+                    for (uint32_t o = 0; o < d_out; o++) {
+                        double sum = 0;
+                        for (uint32_t k = 0; k < d_in; k++)
+                            sum += double{w.values[size_t{o} * d_in + k]} * x[size_t{r} * d_in + k];
+                        error += std::pow(p.y[size_t{r} * d_out + o] - sum, 2);
+                        size += sum * sum;
+                    }
+                CHECK(std::sqrt(error / size) < (exact ? 2e-6 : matrix ? 8e-4 : 4e-4));
+            }
     v->finish();
 }
 

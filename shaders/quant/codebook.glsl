@@ -214,10 +214,17 @@ vec2 share_scales(Share r) {
 #endif
 }
 
+// A half, whose products with all entries of the codebook are in the range of a half.
+#ifdef POWER
+const float SCALE_MAX = 65472.0 / 12.0;
+#else
+const float SCALE_MAX = 65504.0 / 128.0;
+#endif
+
 uint two_values(uint v, uint at, float16_t s) { return packFloat2x16(unpackFloat2x16(two_codes(v, at)) * s); }
 
 void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
-    const vec2 s = min(share_scales(r), vec2(65504.0 / 128.0));
+    const vec2 s = clamp(share_scales(r), vec2(-SCALE_MAX), vec2(SCALE_MAX));
     const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y);
     lo = uvec4(two_values(r.q.x, 0u, s0), two_values(r.q.x, 4u, s0), two_values(r.q.x, 8u, s0),
                two_values(r.q.x, 12u, s0));

@@ -183,7 +183,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     dispatch(build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
              {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
               kv.v, buffers_.query},
-             p, {build_attention_impl::kv_append_groups(traits_, pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head)},
+             p, {build_attention_impl::kv_append_groups(traits_, pass.n_row * (a.n_head_kv + a.n_head) * a.d_head)},
              "append");
     // In rounds of as many queries as partial results fit.
     const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
