@@ -197,37 +197,41 @@ TEST_CASE("planned memory equals what contexts and a model allocate on the GPU")
 
 TEST_CASE("a context on a device without host-visible memory allocates its staging memory beforehand") {
     if (!shared_gpu()) return;
-    DeviceOptions options;
-    options.kind = Kind::vulkan;
-    vk::OpenDeviceRef apart;
-    Status s = vk::open_device(options, {}).get(apart);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    apart->gpu->traits.device_mapped = false;  // a software device has one kind of memory only
-    Rig rig(narrow_of(false));
-    auto machine = vk::make_backend(apart);
-    const std::shared_ptr<LoadedModel> program = rig.load(*machine);
-    ContextOptions o;
-    o.n_context = 100;
-    o.n_ubatch = 16;
-    std::vector<MemoryItem> items;
-    REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
-    CHECK(sum_of(items, "staging") == 2 * vk::kStagingBytes);
-    const vk::Gpu& gpu = *apart->gpu;
-    const uint64_t before = gpu.device_bytes.load() + gpu.host_bytes.load();
-    std::unique_ptr<Context> context, other = rig.context(*rig.gpu, 100, 16);
-    REQUIRE(program->open(o).get(context).ok());
-    CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
-    const std::vector<Token> ids = tiny_ids(9, 8);
-    for (Context* l : {context.get(), other.get()}) {
-        rig.run(*l, part(ids, 0, 4), 0, true, 4);
-        l->commit(4);
+    for (const bool mapped : {false, true}) {  // or mapped, but slow to read
+        DeviceOptions options;
+        options.kind = Kind::vulkan;
+        vk::OpenDeviceRef apart;
+        Status s = vk::open_device(options, {}).get(apart);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        CAPTURE(mapped);
+        apart->gpu->traits.device_mapped = mapped;  // a software device has one kind of memory only
+        apart->gpu->traits.device_readable = false;
+        Rig rig(narrow_of(false));
+        auto machine = vk::make_backend(apart);
+        const std::shared_ptr<LoadedModel> program = rig.load(*machine);
+        ContextOptions o;
+        o.n_context = 100;
+        o.n_ubatch = 16;
+        std::vector<MemoryItem> items;
+        REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
+        CHECK(sum_of(items, "staging") == 2 * vk::kStagingBytes);
+        const vk::Gpu& gpu = *apart->gpu;
+        const uint64_t before = gpu.device_bytes.load() + gpu.host_bytes.load();
+        std::unique_ptr<Context> context, other = rig.context(*rig.gpu, 100, 16);
+        REQUIRE(program->open(o).get(context).ok());
+        CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
+        const std::vector<Token> ids = tiny_ids(9, 8);
+        for (Context* l : {context.get(), other.get()}) {
+            rig.run(*l, part(ids, 0, 4), 0, true, 4);
+            l->commit(4);
+        }
+        CHECK(same_bits(rig.rows(*context, rig.plan.trunk.hidden, 4), rig.rows(*other, rig.plan.trunk.hidden, 4)));
+        const std::vector<std::byte> state = rig.state(*context, 4);
+        CHECK(state == rig.state(*other, 4));
+        REQUIRE(context->restore(4, state).ok());
+        CHECK(same_bits(rig.run(*context, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
+        CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
     }
-    CHECK(same_bits(rig.rows(*context, rig.plan.trunk.hidden, 4), rig.rows(*other, rig.plan.trunk.hidden, 4)));
-    const std::vector<std::byte> state = rig.state(*context, 4);
-    CHECK(state == rig.state(*other, 4));
-    REQUIRE(context->restore(4, state).ok());
-    CHECK(same_bits(rig.run(*context, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
-    CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
 }
 
 static void VKAPI_CALL any_type(VkDevice, VkBuffer, VkMemoryRequirements* need) { *need = {4096, 16, 7}; }
@@ -258,8 +262,14 @@ TEST_CASE("results come back through cached memory where there is some, coherent
     };
     constexpr VkMemoryType kFast{kLocal | kVisible | kCoherent, 0};
     CHECK(readback(true, {kFast, {kLocal | kVisible | kCached, 0}}) == 1);
+    CHECK_FALSE(gpu.traits.reads_device());
     CHECK(readback(true, {kFast, {kLocal | kVisible | kCached, 0}, {kLocal | kVisible | kCached | kCoherent, 0}}) == 2);
+    CHECK(gpu.traits.device_mapped);
+    CHECK_FALSE(gpu.traits.reads_device());
     CHECK(readback(true, {kFast}) == 0);
+    CHECK(gpu.traits.reads_device());
+    CHECK(readback(true, {{kLocal | kVisible | kCached | kCoherent, 0}}) == 0);
+    CHECK(gpu.traits.reads_device());
     CHECK(readback(false, {{kLocal, 0}, {kVisible | kCoherent, 1}, {kVisible | kCached, 1}}) == 2);
     CHECK(readback(false, {{kLocal, 0}, kFast, {kVisible | kCoherent, 1}}) == 2);
 }

@@ -458,8 +458,8 @@ void Buffers::plan_host(Planned* to) {
     to->want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     to->want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     for (Region& r : b.staging)
-        if (!to->traits.device_mapped) to->want(Arena::ring, kStagingBytes, &r, "staging");
-    if (!to->traits.device_mapped)
+        if (!to->traits.reads_device()) to->want(Arena::ring, kStagingBytes, &r, "staging");
+    if (!to->traits.reads_device())
         to->want(Arena::ring, to->options.saved_state_bytes, &b.saved_state, "a checkpoint on its way");
 }
 

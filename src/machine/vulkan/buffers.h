@@ -22,7 +22,7 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
-constexpr uint64_t kStagingBytes = 4u << 20;  ///< of a half, where the host does not see device memory
+constexpr uint64_t kStagingBytes = 4u << 20;  ///< of a half, where the host does not read device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;      ///< query rows of a group of attend_step
 constexpr uint32_t kAttendLong = 16384;  ///< rows of a cache from which on there are more of them
@@ -81,7 +81,7 @@ struct Buffers {
     Region allowed;             ///< u32 [n_vocab / 32]: ids that a row may be sampled from; the host writes
     Region ring;                ///< RingEntry; kernels write, the host reads
     Region logits_host;         ///< [kMaxTentative, n_vocab], likewise
-    Region staging[2];          ///< of a Transfer; none where device memory is mapped
+    Region staging[2];          ///< of a Transfer; none where the host reads device memory
     Region saved_state;         ///< of a StateSaver, likewise
 
     std::vector<Region> row;      ///< by SlotId: activations [n_row, width]

@@ -129,12 +129,15 @@ struct DeviceTraits {
     uint32_t type_readback = UINT32_MAX;  ///< host-visible, cached where there is one: ring
     bool uma = false;                     ///< one memory for both sides
     bool device_mapped = false;           ///< type_device can be written by the host directly
+    bool device_readable = false;         ///< and read as fast as type_readback: the host's cache holds both or none
     bool borrowed = false;
     bool short_loops = false;  ///< kShortLoops of quirks.h
     /// The workgroups of a dispatch start only when all of the dispatches before it have: stages may wait for each
     /// other by counters instead of barriers (chain.glsl). Vulkan has no property for it; NVIDIA's driver is known to.
     /// False with DeviceOptions::barriers_only.
     bool starts_in_order = false;
+    /// The host reads device memory directly, and not through a copy.
+    bool reads_device() const { return device_mapped && device_readable; }
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
     /// The one memory is cut into two heaps by the driver: what the first has no room for goes to the heap of uploads,
     /// which the device reads as fast.

@@ -361,7 +361,7 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
     if (bytes > from.bytes)
         return fail(Code::bad_argument, "a read of ", bytes, " bytes goes beyond a region of ", from.bytes, ".");
     if (bytes == 0) return {};
-    if (from.mapped) {
+    if (from.mapped && gpu_->traits.reads_device()) {
         AUSPEX_TRY(finish());
         AUSPEX_TRY(gpu_->flush(from, bytes, false));
         std::memcpy(to, from.mapped, bytes);
@@ -410,7 +410,7 @@ class Transfer::Gather {
 
 Status Transfer::read(Span<const Region> from, StateWriter& to) {
     if (from.empty()) return {};
-    if (from[0].mapped) {
+    if (from[0].mapped && gpu_->traits.reads_device()) {
         AUSPEX_TRY(finish());
         for (const Region& r : from) {
             AUSPEX_TRY(gpu_->flush(r, r.bytes, false));

@@ -494,12 +494,13 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     const bool can_map = mapped != UINT32_MAX && heap_of(mapped) == heap_of(local);
     const bool want_map = direct_upload < 0 ? t.uma : direct_upload != 0;
     t.type_device = can_map && want_map ? mapped : local;
-    t.device_mapped =
-        (t.memory.memoryTypes[t.type_device].propertyFlags & (kVisible | kCoherent)) == (kVisible | kCoherent);
+    const auto flags_of = [&](uint32_t type) { return t.memory.memoryTypes[type].propertyFlags; };
+    t.device_mapped = (flags_of(t.type_device) & (kVisible | kCoherent)) == (kVisible | kCoherent);
     t.type_upload = choose(kVisible | kCoherent, 0, t.uma ? 0 : kLocal);
     t.type_readback = choose(kVisible, kCached | kCoherent, t.uma ? 0 : kLocal);
     if (t.type_upload == UINT32_MAX || t.type_readback == UINT32_MAX)
         return fail(Code::no_device, t.name, " has no memory that the host can write.");
+    t.device_readable = (flags_of(t.type_device) & kCached) >= (flags_of(t.type_readback) & kCached);
     return {};
 }
 
