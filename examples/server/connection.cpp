@@ -12,9 +12,6 @@ namespace server {
 
 namespace {
 
-constexpr size_t kMaxLineBytes = 8192;  ///< of a line between chunks, as of a header
-constexpr std::string_view kRange = "range";
-
 /// Milliseconds until `deadline`, at least 0.
 int until(std::chrono::steady_clock::time_point deadline) {
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -48,6 +45,7 @@ Connection::~Connection() {
 bool Connection::wait_for_request() {
     in_head_ = true;
     n_head_ = 0;
+    head_ = HeadLines();
     const int seconds = first_ ? options_.head_seconds : kIdleSeconds;
     const auto deadline = Clock::now() + std::chrono::seconds(seconds);
     // Some clients write an empty line after a body: it is no request.
@@ -92,10 +90,17 @@ bool Connection::readable() {
     if (at_ < end_) return true;
     pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
     const auto now = Clock::now(), pause = now + std::chrono::seconds(options_.head_seconds);
-    const bool crowded = !in_head_ && now > gives_way_ && makes_room();
-    const int ready = crowded ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
-    if (ready == 0) refused_ = 408;
+    const bool late = !in_head_ && now > gives_way_ && makes_room();
+    const int ready = late ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
+    if (ready == 0) refusal_ = too_slow();
     return ready > 0 && fds[0].revents != 0;
+}
+
+ReadRefusal Connection::too_slow() const {
+    const std::string head = std::to_string(options_.head_seconds), body = std::to_string(kBodySeconds);
+    return {408, "the request did not arrive in time, expected its head within " + head + " s and its body within " +
+                     body + " s, or " + head + " s where clients wait for a connection, without a pause of " + head +
+                     " s"};
 }
 
 bool Connection::fill() {
@@ -107,37 +112,22 @@ bool Connection::fill() {
 }
 
 long Connection::receive(char* to, size_t n) {
-    if (at_ == end_ && !fill()) return refused_ ? -1 : 0;
+    if (at_ == end_ && !fill()) return refusal_.status ? -1 : 0;
     n = std::min(n, end_ - at_);
     std::memcpy(to, buffer_ + at_, n);
     at_ += n;
     return static_cast<long>(n);
 }
 
-/// Gives the header Range another name: nothing here has parts, but cpp-httplib would refuse a request whose ranges it
-/// cannot read, and cut the answers to others.
-void Connection::hide_range(char* bytes, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-        const auto c = static_cast<char>(bytes[i] | 0x20);  // a letter in lower case
-        if (bytes[i] == '\n')
-            n_letter_ = 0;
-        else if (n_letter_ >= kRange.size() || c != kRange[n_letter_])
-            n_letter_ = kRange.size();
-        else if (++n_letter_ == kRange.size())
-            bytes[i] = '_';
-    }
-}
-
 long Connection::read(char* to, size_t n) {
     if (in_head_) {
         const long got = receive(to, n);
-        if (got > 0) {
-            n_head_ += static_cast<size_t>(got);
-            hide_range(to, static_cast<size_t>(got));
-        }
-        if (n_head_ <= kMaxHeadBytes) return got;
-        refused_ = 431;
-        return -1;
+        for (long i = 0; i < got && refusal_.status == 0; ++i) head_.read(to + i, &refusal_);
+        if (got > 0) n_head_ += static_cast<size_t>(got);
+        if (n_head_ > kMaxHeadBytes && refusal_.status == 0)
+            refusal_ = {431, "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
+                                 " bytes; send fewer headers"};
+        return refusal_.status == 0 ? got : -1;
     }
     if (!chunked_) return receive(to, n);
     const bool valid = n_chunk_ > 0 || chunks_ == Chunks::ended || next_chunk();
@@ -147,7 +137,7 @@ long Connection::read(char* to, size_t n) {
         n_chunk_ -= static_cast<uint64_t>(got);
         return got;
     }
-    if (refused_ == 0) refused_ = 400;
+    if (refusal_.status == 0) refusal_ = {400, "the body ended early, or is not in chunks as its head states"};
     return -1;
 }
 

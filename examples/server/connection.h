@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "head_lines.h"
 #include "http.h"
 
 namespace server {
@@ -43,8 +44,8 @@ class Connection {
     /// Whether the client still waits for its answer, of which nothing was written yet. One that sends nothing more is
     /// sent "100 Continue", which clients skip, to find out.
     bool awaited();
-    /// Why reading failed: 400 chunks that are none, 408 too slow, 431 too large a head; 0 otherwise.
-    int refused() const { return refused_; }
+    /// Why reading failed; status 0 if it did not, or the client has left.
+    const ReadRefusal& refusal() const { return refusal_; }
     bool in_head() const { return in_head_; }
     bool chunked() const { return chunked_; }
     int fd() const { return fd_; }
@@ -58,7 +59,7 @@ class Connection {
     bool makes_room() const;
     bool fill();
     long receive(char* to, size_t n);
-    void hide_range(char* bytes, size_t n);
+    ReadRefusal too_slow() const;
     bool read_line(std::string* line);
     bool next_chunk();
     bool writable();
@@ -70,14 +71,14 @@ class Connection {
     bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
     size_t n_head_ = 0;
-    size_t n_letter_ = 0;  ///< of "range", with which this line of the head begins, or all if it does not
+    HeadLines head_;
     bool chunked_ = false, interim_ = false;
     bool asked_ = false;  ///< by awaited()
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;
     uint64_t n_chunk_ = 0;  ///< bytes of the chunk that are still to come
     Clock::time_point deadline_;
     Clock::time_point gives_way_;  ///< when the body may end for another connection that waits
-    int refused_ = 0;
+    ReadRefusal refusal_;
     bool stopping_ = false;  ///< the server stops: the last bytes get a second
 };
 

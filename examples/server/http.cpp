@@ -106,7 +106,7 @@ class ConnectionStream final : public httplib::Stream {
     ssize_t read(char* to, size_t n) override { return c_.read(to, n); }
     // After a refusal of the head cpp-httplib would answer 400; Impl::refuse() says why.
     ssize_t write(const char* from, size_t n) override {
-        return c_.in_head() && c_.refused() != 0 ? -1 : c_.write(from, n);
+        return c_.in_head() && c_.refusal().status != 0 ? -1 : c_.write(from, n);
     }
     void get_remote_ip_and_port(std::string&, int&) const override {}
     void get_local_ip_and_port(std::string&, int&) const override {}
@@ -222,7 +222,7 @@ struct HttpServer::Impl final : httplib::Server {
             if (!c.in_head()) --n_answering;
             if (!goes_on) break;
         }
-        if (c.in_head() && c.refused() != 0) refuse(c);
+        if (c.in_head() && c.refusal().status != 0) refuse(c);
         return true;
     }
 
@@ -254,22 +254,22 @@ struct HttpServer::Impl final : httplib::Server {
         return all;
     }
 
-    std::string too_slow() const {
-        const std::string head = std::to_string(options.head_seconds), body = std::to_string(kBodySeconds);
-        return "the request did not arrive in time, expected its head within " + head + " s and its body within " +
-               body + " s, or " + head + " s where clients wait for a connection, without a pause of " + head + " s";
+    static const char* phrase(int status) {
+        switch (status) {
+            case 408: return "Request Timeout";
+            case 414: return "URI Too Long";
+            case 431: return "Request Header Fields Too Large";
+            case 503: return "Service Unavailable";
+            default: return "Bad Request";
+        }
     }
 
     /// Tells a client why its head was not read to its end.
     void refuse(Connection& c) const {
-        const bool slow = c.refused() == 408;
-        const std::string why = slow ? too_slow()
-                                     : "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
-                                           " bytes; send fewer headers";
-        const std::string body = error(c.refused(), {}, why).body;
+        const int status = c.refusal().status;
+        const std::string body = error(status, {}, c.refusal().why).body;
         const std::string answer =
-            "HTTP/1.1 " + std::to_string(c.refused()) +
-            (slow ? " Request Timeout" : " Request Header Fields Too Large") + "\r\nContent-Type: " + kJsonType +
+            "HTTP/1.1 " + std::to_string(status) + " " + phrase(status) + "\r\nContent-Type: " + kJsonType +
             "\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
         c.write(answer.data(), answer.size());
     }
@@ -322,7 +322,11 @@ struct HttpServer::Impl final : httplib::Server {
     }
 
     /// Refuses heads that cpp-httplib would read in a way of its own.
-    HttpAnswer check_head(const HttpRequest& r) const {
+    HttpAnswer check_head(const httplib::Request& from, const HttpRequest& r) const {
+        if (lower(r.header("content-type")).rfind("multipart/form-data", 0) == 0)
+            return error(415, r, "the body is a form of several parts, expected JSON (application/json)");
+        if (is_ambiguous(from))
+            return error(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
         const std::string length = r.header("content-length");
         const bool has_length = r.headers.count("content-length") != 0;
         const bool has_coding = r.headers.count("transfer-encoding") != 0;  // other than chunks
@@ -354,11 +358,7 @@ struct HttpServer::Impl final : httplib::Server {
     /// Requests without a body are answered here, as are those whose head is refused.
     HandlerResponse route(const httplib::Request& from, httplib::Response& to) {
         const HttpRequest r = head(from);
-        HttpAnswer refused = check_head(r);
-        if (is_ambiguous(from))
-            refused = error(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
-        if (lower(r.header("content-type")).rfind("multipart/form-data", 0) == 0)
-            refused = error(415, r, "the body is a form of several parts, expected JSON (application/json)");
+        HttpAnswer refused = check_head(from, r);
         const std::string length = r.header("content-length");
         const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
                               r.headers.count("transfer-encoding") != 0;
@@ -389,8 +389,8 @@ struct HttpServer::Impl final : httplib::Server {
                        "the bodies of the requests here together exceed " + std::to_string(options.max_bodies_bytes) +
                            " bytes; try again when some of them are answered"),
                  from, to);
-        else if (!complete && t_connection->refused() == 408)
-            give(error(408, r, too_slow()), from, to);
+        else if (!complete && t_connection->refusal().status != 0)
+            give(error(t_connection->refusal().status, r, t_connection->refusal().why), from, to);
         else if (!complete)
             give(error(400, r, "the body ended early, or is not in the encoding that its head states"), from, to);
         else
@@ -452,7 +452,10 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     });
     s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
         if (to.body.empty() && !to.content_provider_)
-            s.give(s.error(to.status, s.head(r), "this is no request that HTTP/1.1 allows"), r, to);
+            s.give(s.error(to.status, s.head(r),
+                           "the request's head ended early, or its first line is none of HTTP/1.1, expected a method "
+                           "such as POST, a path and HTTP/1.1"),
+                   r, to);
     });
     s.set_exception_handler([&s](const httplib::Request& r, httplib::Response& to, std::exception_ptr) {
         t_connection->closing = true;  // the body may not have been read to its end

@@ -1,0 +1,68 @@
+"""Heads and bodies as HTTP/1.1 frames them: lines that are no headers, sizes, what a client that waits or is late is
+told. See server_rig.py."""
+import json
+import unittest
+
+from server_rig import BaseServer
+
+LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Heads(BaseServer):
+    OPTIONS = ("--ctx", "256", "--temp", "0", "--max-body", "1M")
+
+    def alone(self, status, answer, *words):
+        """One answer, with this status and these words, to bytes that hold a second request."""
+        self.assertEqual((answer.count(b"HTTP/1.1 "), answer[9:12]), (1, str(status).encode()), answer)
+        self.assertIn(b"\r\nConnection: close\r\n", answer)
+        message = json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+        for word in words:
+            self.assertIn(word, message)
+
+    def test_a_line_that_is_no_header_is_refused(self):
+        """It was passed over: where it had the length of the body, the body ran as a request."""
+        n = len(LAST)
+        for line in (b"Content-Length : %d" % n, b"Content-Length\t: %d" % n, b" Content-Length: %d" % n,
+                     b"\tContent-Length: %d" % n, b"X: y\r\n Content-Length: %d" % n, b"X: y\r\n\tz", b"Content-Length",
+                     b"Transfer-Encoding : chunked", b"Host : evil.example", b": %d" % n, b"X\x80: y", b"(X): y",
+                     b"X: y\nContent-Length: %d" % n, b"X: y\rContent-Length: %d" % n,
+                     b"X: y\r\rContent-Length: %d" % n,
+                     b"Content-Length: %d\r" % n, b"Content-Length: %d\0" % n, b"X\r\nContent-Length: %d" % n):
+            for before in (b"", b"Host: localhost\r\n"):
+                data = b"POST /tokenize HTTP/1.1\r\n" + before + line + b"\r\n\r\n"
+                with self.subTest(data):
+                    self.alone(400, self.server.raw(data + LAST, timeout=10), "a line of the request's head")
+        self.alone(400, self.server.raw(b"GET /health HTTP/1.1\nHost: localhost\n\n" + LAST, timeout=10), "line feed")
+
+    def test_a_length_without_a_value_is_refused(self):
+        for name in (b"Content-Length", b"transfer-encoding"):
+            for value in (b"", b" \t"):
+                data = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + name + b":" + value + b"\r\n\r\n"
+                self.alone(400, self.server.raw(data + LAST, timeout=10), name.decode().lower() + " has no value")
+
+    def test_headers_of_all_kinds_are_taken(self):
+        head = b"GET /health HTTP/1.1\r\n" + b"".join(line + b"\r\n" for line in (
+            b"hOST:localhost", b"X-Empty:", b"X-Blank: \t", b"!#$%&'*+-.^_`|~09: a:b : c", b"X: \xc3\xa9\xff",
+            b"Ranger: a", b"Range: bytes=0-1", b"Y: " + b"z" * 8187))
+        self.assertEqual(self.server.raw(head + b"\r\n" + LAST).count(b"HTTP/1.1 200 OK"), 2)
+
+    def test_lines_that_are_too_long_are_named(self):
+        self.alone(431, self.server.raw(b"GET /health HTTP/1.1\r\nY: " + b"z" * 8188 + b"\r\n\r\n" + LAST, timeout=10),
+                   "a line of the request's head is larger than 8192 bytes")
+        self.alone(431, self.server.raw(b"GET /health HTTP/1.1\r\n" + b"Y: z\r\n" * 12000 + LAST, timeout=10),
+                   "the head of the request is larger than 65536 bytes")
+        self.alone(414, self.server.raw(b"GET /?" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n" + LAST, timeout=10),
+                   "the first line of the request is larger than 8192 bytes")
+
+    def test_a_first_line_that_is_not_understood_is_explained(self):
+        for line in (b"FOO /health HTTP/1.1", b"GET /health", b"GET /health HTTP/2.0"):
+            self.alone(400, self.server.raw(line + b"\r\nHost: localhost\r\n\r\n" + LAST, timeout=10),
+                       "its first line is none of HTTP/1.1, expected a method such as POST, a path and HTTP/1.1")
+
+    def test_what_is_no_chunk_is_named(self):
+        self.alone(400, self.server.raw(CHUNKED + b"x\r\n" + LAST, timeout=10), "not in chunks as its head states")
+
+
+if __name__ == "__main__":
+    unittest.main()
