@@ -1,12 +1,34 @@
 """Heads and bodies as HTTP/1.1 frames them: lines that are no headers, sizes, what a client that waits or is late is
 told. See server_rig.py."""
 import json
+import os
+import socket
+import subprocess
+import tempfile
 import unittest
+from unittest import mock
 
-from server_rig import BaseServer
+from server_rig import SERVER, BaseServer, Server
 
 LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+#: The clock is ahead by 1000 s once there is a file of the name in LATER.
+LATER_CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t which, struct timespec* to) {
+    static int (*real)(clockid_t, struct timespec*);
+    if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+    const int result = real(which, to);
+    const char* path = getenv("LATER");
+    if (which == CLOCK_MONOTONIC && path && access(path, F_OK) == 0) to->tv_sec += 1000;
+    return result;
+}
+"""
 
 
 class Heads(BaseServer):
@@ -60,8 +82,46 @@ class Heads(BaseServer):
             self.alone(400, self.server.raw(line + b"\r\nHost: localhost\r\n\r\n" + LAST, timeout=10),
                        "its first line is none of HTTP/1.1, expected a method such as POST, a path and HTTP/1.1")
 
+    def test_headers_after_a_body_are_limited(self):
+        def answer(n):
+            return self.server.raw(CHUNKED + b'11\r\n{"content": "ab"}\r\n0\r\n' + b"Y: z\r\n" * n + b"\r\n" + LAST)
+        self.assertEqual(answer(10000).count(b"HTTP/1.1 200 OK"), 2)
+        self.alone(431, answer(12000), "the headers after the body are larger than 65536 bytes")
+
     def test_what_is_no_chunk_is_named(self):
         self.alone(400, self.server.raw(CHUNKED + b"x\r\n" + LAST, timeout=10), "not in chunks as its head states")
+
+
+class Bodies(unittest.TestCase):
+    def begin(self, server, n):
+        """A connection whose head was read, with a body of n bytes to come."""
+        s = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        self.addCleanup(s.close)
+        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n")
+        s.sendall(b"Content-Length: %d\r\n\r\n" % n)
+        self.assertEqual(s.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
+        return s
+
+    def test_one_that_is_late_is_refused_while_its_bytes_come(self):
+        with open(SERVER, "rb") as f:
+            if b"AddressSanitizer" in f.read():
+                self.skipTest("sanitizers must be loaded before all other libraries")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        source, library, later = (os.path.join(folder.name, name) for name in ("later.c", "later.so", "later"))
+        with open(source, "w") as f:
+            f.write(LATER_CLOCK)
+        subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True, timeout=60)
+        with mock.patch.dict(os.environ, {"LD_PRELOAD": library, "LATER": later}):
+            server = Server("--ctx", 256)
+        self.addCleanup(server.process.kill)  # where the test fails
+        body = json.dumps({"content": "a", "user": "x" * (4 << 20)}).encode()
+        s = self.begin(server, len(body))
+        with open(later, "w"):
+            pass
+        s.sendall(body)
+        self.assertIn(b"HTTP/1.1 408", s.recv(4096))
+        self.assertEqual(server.stop()[0], 0)
 
 
 if __name__ == "__main__":

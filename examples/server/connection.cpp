@@ -90,7 +90,8 @@ bool Connection::readable() {
     if (at_ < end_) return true;
     pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
     const auto now = Clock::now(), pause = now + std::chrono::seconds(options_.head_seconds);
-    const bool late = !in_head_ && now > gives_way_ && makes_room();
+    // Past the deadline also where bytes are at hand: a body or what follows its chunks may go on for ever.
+    const bool late = now >= deadline_ || (!in_head_ && now > gives_way_ && makes_room());
     const int ready = late ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
     if (ready == 0) refusal_ = too_slow();
     return ready > 0 && fds[0].revents != 0;
@@ -165,9 +166,16 @@ bool Connection::next_chunk() {
     if (!hex || size.empty() || size.size() > 15) return false;
     n_chunk_ = std::strtoull(size.c_str(), nullptr, 16);
     if (n_chunk_ > 0) return true;
+    size_t n_trailer = 0;
     do {  // further headers, which nobody uses either
         if (!read_line(&line)) return false;
-    } while (!line.empty());
+        n_trailer += line.size() + 2;
+    } while (!line.empty() && n_trailer <= kMaxHeadBytes);
+    if (n_trailer > kMaxHeadBytes) {
+        refusal_ = {
+            431, "the headers after the body are larger than " + std::to_string(kMaxHeadBytes) + " bytes; send fewer"};
+        return false;
+    }
     chunks_ = Chunks::ended;
     return true;
 }
