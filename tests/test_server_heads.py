@@ -2,6 +2,7 @@
 told. See server_rig.py."""
 import json
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -101,6 +102,19 @@ class Bodies(unittest.TestCase):
         s.sendall(b"Content-Length: %d\r\n\r\n" % n)
         self.assertEqual(s.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
         return s
+
+    def test_one_that_is_being_read_when_the_server_stops(self):
+        """Its client was told that it was not as its head states."""
+        server = Server("--ctx", 256)
+        s = self.begin(server, 17)
+        s.sendall(b'{"content')
+        server.process.send_signal(signal.SIGTERM)
+        answer = b""
+        while part := s.recv(4096):
+            answer += part
+        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(answer[:12], b"HTTP/1.1 503", answer)
+        self.assertIn(b"the server is stopping", answer)
 
     def test_one_that_is_late_is_refused_while_its_bytes_come(self):
         with open(SERVER, "rb") as f:

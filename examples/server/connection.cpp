@@ -94,6 +94,7 @@ bool Connection::readable() {
     const bool late = now >= deadline_ || (!in_head_ && now > gives_way_ && makes_room());
     const int ready = late ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
     if (ready == 0) refusal_ = too_slow();
+    if (ready > 0 && fds[0].revents == 0) refusal_ = {503, "the server is stopping"};
     return ready > 0 && fds[0].revents != 0;
 }
 
