@@ -92,6 +92,24 @@ class Heads(BaseServer):
     def test_what_is_no_chunk_is_named(self):
         self.alone(400, self.server.raw(CHUNKED + b"x\r\n" + LAST, timeout=10), "not in chunks as its head states")
 
+    def test_a_client_that_waits_is_told_whether_to_send_its_body(self):
+        def head(path, **headers):
+            lines = {"Host": "localhost", "Expect": "100-continue", **headers}
+            return f"POST {path} HTTP/1.1\r\n".encode() + b"".join(
+                f"{k.replace('_', '-')}: {v}\r\n".encode() for k, v in lines.items()) + b"\r\n"
+
+        for status, data in ((413, head("/tokenize", Content_Length=2 << 20)), (404, head("/none", Content_Length=9)),
+                             (400, head("/tokenize", Content_Length="x")),
+                             (403, head("/tokenize", Content_Length=9, Host="evil.example")),
+                             (415, head("/tokenize", Content_Length=9, Content_Type="multipart/form-data"))):
+            with self.subTest(status):
+                self.alone(status, self.server.raw(data + LAST, timeout=10))
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=30) as s:
+            s.sendall(head("/tokenize", Content_Length=17, Connection="close"))
+            self.assertEqual(s.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
+            s.sendall(b'{"content": "ab"}')
+            self.assertIn(b"HTTP/1.1 200 OK", s.recv(4096))
+
 
 class Bodies(unittest.TestCase):
     def begin(self, server, n):

@@ -368,6 +368,15 @@ struct HttpServer::Impl final : httplib::Server {
         return HandlerResponse::Handled;
     }
 
+    /// What a client is told that waits before it sends its body: 100, or why it shall not.
+    int expect(const httplib::Request& from, httplib::Response& to) {
+        HttpAnswer refused = check_head(from, head(from));
+        if (refused.status == 0) return 100;
+        t_connection->closing = true;  // the client may send the body in spite of that
+        give(std::move(refused), from, to);
+        return to.status;
+    }
+
     void post(const httplib::Request& from, httplib::Response& to, const httplib::ContentReader& read) {
         HttpRequest r = head(from);
         BodyShare share(n_bodies, options.max_bodies_bytes);
@@ -440,6 +449,8 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.set_keep_alive_timeout(kIdleSeconds);  // these two are only told to clients
     s.set_keep_alive_max_count(1000000);
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
+    s.set_expect_100_continue_handler(
+        [&s](const httplib::Request& r, httplib::Response& to) { return s.expect(r, to); });
     s.Post("[\\s\\S]*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
         s.post(r, to, read);
     });
