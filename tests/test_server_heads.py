@@ -1,5 +1,6 @@
 """Heads and bodies as HTTP/1.1 frames them: lines that are no headers, sizes, what a client that waits or is late is
 told. See server_rig.py."""
+import gzip
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import unittest
+import zlib
 from unittest import mock
 
 from server_rig import SERVER, BaseServer, Server
@@ -109,6 +111,20 @@ class Heads(BaseServer):
             self.assertEqual(s.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
             s.sendall(b'{"content": "ab"}')
             self.assertIn(b"HTTP/1.1 200 OK", s.recv(4096))
+
+    def test_a_compressed_body_may_have_several_members(self):
+        text = json.dumps({"content": "ab " * 30000}).encode()
+        n = len(self.ok(self.server.post("/tokenize", text))["tokens"])
+
+        def post(body, name="gzip"):
+            return self.server.request("POST", "/tokenize", body, {"Content-Encoding": name})
+        for cuts in ((7,), (0, 50000, 50000), tuple(range(0, 90000, 900))):
+            parts = [text[a:b] for a, b in zip((0, *cuts), (*cuts, len(text)))]
+            self.assertEqual(len(self.ok(post(b"".join(map(gzip.compress, parts))))["tokens"]), n)
+        member = gzip.compress(text)
+        for body, name in ((member + member[:9], "gzip"), (member + zlib.compress(b" "), "gzip"),
+                           (member + b"x", "gzip"), (zlib.compress(text) + zlib.compress(b" "), "deflate")):
+            self.refused(400, "invalid_request_error", post(body, name), "the body ended early")
 
 
 class Bodies(unittest.TestCase):

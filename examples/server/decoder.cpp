@@ -23,7 +23,7 @@ class Identity final : public Decoder {
 /// gzip, and what HTTP calls deflate: zlib tells them apart.
 class Zlib final : public Decoder {
   public:
-    Zlib() : is_open_(inflateInit2(&stream_, 32 + MAX_WBITS) == Z_OK) {}
+    explicit Zlib(bool has_members) : has_members_(has_members) {}
     ~Zlib() override {
         if (is_open_) inflateEnd(&stream_);
     }
@@ -33,7 +33,9 @@ class Zlib final : public Decoder {
         if (!is_open_) return false;
         stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes));  // zlib does not write there
         stream_.avail_in = static_cast<uInt>(n);
-        for (bool full = false; !is_complete_ && (stream_.avail_in > 0 || full);) {
+        for (bool full = false; stream_.avail_in > 0 || full;) {
+            // After a member of gzip another may follow (RFC 1952, 2.2).
+            if (is_complete_ && (!has_members_ || inflateReset2(&stream_, 16 + MAX_WBITS) != Z_OK)) return false;
             char piece[kPieceBytes];
             stream_.next_out = reinterpret_cast<Bytef*>(piece);
             stream_.avail_out = kPieceBytes;
@@ -41,7 +43,7 @@ class Zlib final : public Decoder {
             if (result == Z_BUF_ERROR) break;  // it had nothing left to give
             if (result != Z_OK && result != Z_STREAM_END) return false;
             is_complete_ = result == Z_STREAM_END;
-            full = stream_.avail_out == 0;
+            full = !is_complete_ && stream_.avail_out == 0;
             if (!give(piece, kPieceBytes - stream_.avail_out)) return false;
         }
         return stream_.avail_in == 0;
@@ -50,7 +52,8 @@ class Zlib final : public Decoder {
 
   private:
     z_stream stream_ = {};
-    const bool is_open_;
+    const bool has_members_;
+    const bool is_open_ = inflateInit2(&stream_, 32 + MAX_WBITS) == Z_OK;
     bool is_complete_ = false;
 };
 #endif
@@ -87,7 +90,7 @@ class Brotli final : public Decoder {
 std::unique_ptr<Decoder> Decoder::create(const std::string& encoding) {
     if (encoding.empty() || encoding == "identity") return std::make_unique<Identity>();
 #ifdef CPPHTTPLIB_ZLIB_SUPPORT
-    if (encoding == "gzip" || encoding == "deflate") return std::make_unique<Zlib>();
+    if (encoding == "gzip" || encoding == "deflate") return std::make_unique<Zlib>(encoding == "gzip");
 #endif
 #ifdef CPPHTTPLIB_BROTLI_SUPPORT
     if (encoding == "br") return std::make_unique<Brotli>();
