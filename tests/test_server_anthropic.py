@@ -164,6 +164,21 @@ class Messages(BaseServer):
         self.refused(400, "invalid_request_error", self.server.post(MESSAGES, {**body, "output_config": form}),
                      "the last message is the assistant's")
 
+    def test_an_empty_reply_that_is_begun_is_continued(self):
+        """It was closed, and another one was begun after it."""
+        no_think = {"chat_template_kwargs": {"enable_thinking": False}}
+        user = ask("plain")["messages"]
+        prompt = self.ok(self.server.post("/apply-template", {"messages": user, **no_think}))["prompt"]
+        n = len(self.ok(self.server.post("/tokenize", {"content": prompt}))["tokens"])
+        for content in ("", [], [{"type": "text", "text": ""}],
+                        [{"type": "thinking", "thinking": "I think.", "signature": ""}]):
+            body = {**ask("plain"), "messages": [*user, {"role": "assistant", "content": content}]}
+            self.assertEqual(self.ok(self.server.post(MESSAGES + "/count_tokens", body))["input_tokens"], n, content)
+        open_thinking = {**body, "chat_template_kwargs": {"enable_thinking": True}}
+        self.assertEqual(self.ok(self.server.post(MESSAGES + "/count_tokens", open_thinking))["input_tokens"], n)
+        form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+        self.ok(self.server.post(MESSAGES + "/count_tokens", {**body, "output_config": form}))
+
     def test_a_system_message_in_the_middle(self):
         body = ask("one")
         body["messages"] += [{"role": "system", "content": "Remember."}, {"role": "user", "content": "plain"}]

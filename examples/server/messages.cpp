@@ -299,8 +299,8 @@ class MessagesReader {
     void read_begun(Conversation* to) {
         if (to->messages.empty()) return;
         const Json last = to->messages.back();
-        if (last["role"] != "assistant" || last.contains("tool_calls") || last["content"] == "") return;
-        if (!to->form.schema.empty())
+        if (last["role"] != "assistant" || last.contains("tool_calls")) return;
+        if (!to->form.schema.empty() && last["content"] != "")
             return fail("the last message is the assistant's, which no output_config.format can continue");
         to->begun = last["content"].get<std::string>();
         to->switches["enable_thinking"] = false;

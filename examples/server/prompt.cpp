@@ -411,11 +411,11 @@ Failure render(const Engine& engine, const Conversation& conversation, const Def
     if (s.ok()) s = engine.model().render(request).get(*prompt);
     if (!s.ok()) return from_status(s);
     *tools = std::move(request.tools);
-    if (conversation.begun.empty()) return {};
+    if (!conversation.begun) return {};
     if (prompt->inside_thinking) prompt->pieces.push_back({"\n</think>\n\n", true});
     prompt->inside_thinking = false;
     prompt->closed_thinking = true;
-    prompt->pieces.push_back({conversation.begun, false});
+    if (!conversation.begun->empty()) prompt->pieces.push_back({*conversation.begun, false});
     return {};
 }
 

@@ -4,6 +4,7 @@
 // Thread  any.
 // Tests   tests/test_server_openai.py, tests/test_server_fields.py
 #pragma once
+#include <optional>
 #include <set>
 
 #include "engine.h"
@@ -31,7 +32,7 @@ struct Conversation {
     Json switches = Json::object();  ///< chat_template_kwargs
     /// "none" switches thinking off; other efforts are for templates that know the variable.
     void set_effort(const std::string& effort);
-    std::string begun;  ///< what the reply begins with, which the model continues
+    std::optional<std::string> begun;  ///< what the reply begins with, which the model continues without thinking
     ReplyForm form;
 };
 /// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `json_schema`, `grammar`,
