@@ -196,6 +196,10 @@ class Messages(BaseServer):
                      {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {}}]}]}):
             self.refused(400, "invalid_request_error", self.server.post(MESSAGES, {**ask("x"), **more}))
         self.refused(400, "invalid_request_error", self.server.post(MESSAGES, "{"), "not JSON")
+        blocks = [{"type": "tool_use", "id": "1", "name": "bash", "input": {}},
+                  {"type": "tool_result", "tool_use_id": "1"}]
+        answer = self.server.post(MESSAGES, {**ask("x"), "messages": [{"role": "assistant", "content": blocks}]})
+        self.refused(400, "invalid_request_error", answer, "messages[0].content[1] is a tool_result", "of the user")
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
         answer = self.server.post(MESSAGES, {**ask("x"), "messages": [{"role": "user", "content": [image]}]})
         self.refused(400, "invalid_request_error", answer, "image", "text only")

@@ -226,6 +226,7 @@ class MessagesReader {
         const Fields fields(block, path + ".", &failure_);
         if (!fields.text("type", &type)) return fields.refuse("type", "the name of a block");
         if (type == "tool_result") {
+            if ((*message)["role"] != "user") fail(path + " is a tool_result, expected it in a message of the user");
             const Json* content = fields.find("content");
             const std::string result = content ? content_text(*content, path + ".content", &failure_) : "";
             std::string id;
