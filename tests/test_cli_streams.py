@@ -215,6 +215,16 @@ class Arguments(BaseCli):
         self.assertEqual(self.done("tokenize", "--decode", ""), b"")
         self.assertIn(b"threads", self.done("inspect", "--device"))
 
+    def test_a_value_may_look_like_an_option_without_one(self):
+        """It was taken for one, and what follows for a command or an option without a name."""
+        tokens = self.done("tokenize", "--prompt=--foo=")
+        for run in (["-p", "--foo="], ["--prompt", "--foo="], ["-p--foo="]):
+            self.assertEqual(self.done("tokenize", *run), tokens)
+        o = self.run_json("-p", "--prompt=", "--regex", "--[a]=", "--stop", "--stop=", "--device", "cpu")
+        self.assertEqual(o["text"], "--a=")
+        self.assertEqual(self.done("run", "-p", "--x=", "-n", 4, "--regex=", "--device=cpu"), b"")
+        self.refused(2, "bad_argument", "--json-schema is empty", run=["run", "-p", "--x=", "--json-schema="])
+
     def test_a_directory_is_no_model(self):
         for command in built(["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"],
                              ["inspect", "--plan", "-m"],

@@ -65,16 +65,36 @@ Status explain(const CLI::App& app, const std::vector<std::string>& arguments, c
     return Status(Code::bad_argument, text + " (" + name + " --help lists what there is)");
 }
 
+/// Whether the value of this argument is the next one.
+bool takes_next(const CLI::App& command, const std::string& argument) {
+    const auto takes = [&](const std::string& name) {
+        const CLI::Option* option = command.get_option_no_throw(name);
+        return option && option->get_items_expected_min() > 0;
+    };
+    if (argument.compare(0, 2, "--") == 0) return takes(argument);
+    if (argument.compare(0, 1, "-") != 0) return false;
+    size_t i = 1;  // of the letters, the first that takes a value takes the others
+    while (i < argument.size() && !takes({'-', argument[i]})) ++i;
+    return i + 1 == argument.size();
+}
+
 /// The arguments as CLI11 takes them: without the program's name, the last one first. It reads the value of "--option="
 /// from the next argument, so an empty one is put there.
-std::vector<std::string> for_parser(const std::vector<std::string>& arguments) {
-    std::vector<std::string> reversed;
-    for (size_t i = arguments.size(); i-- > 1;) {
+std::vector<std::string> for_parser(CLI::App& app, const std::vector<std::string>& arguments) {
+    std::vector<std::string> all;
+    const CLI::App* command = &app;
+    bool is_value = false;
+    for (size_t i = 1; i < arguments.size(); ++i) {
         const std::string& one = arguments[i];
-        if (one.size() > 3 && one.compare(0, 2, "--") == 0 && one.find('=') == one.size() - 1) reversed.push_back("");
-        reversed.push_back(one);
+        all.push_back(one);
+        if (!is_value && one.size() > 3 && one.compare(0, 2, "--") == 0 && one.find('=') == one.size() - 1)
+            all.push_back("");
+        for (const CLI::App* c : app.get_subcommands([&](CLI::App* a) { return !is_value && a->get_name() == one; }))
+            command = c;
+        is_value = !is_value && takes_next(*command, one);
     }
-    return reversed;
+    std::reverse(all.begin(), all.end());
+    return all;
 }
 
 /// CLI11 reads whole numbers that begin with 0 as octal ones.
@@ -134,7 +154,7 @@ int finish(int exit_code) {
 int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen) {
     try {
         make_decimal(app);
-        app.parse(for_parser(arguments));
+        app.parse(for_parser(app, arguments));
         Status s = check_values(app, true);
         if (s.ok()) s = check_files(app.get_subcommands().empty() ? app : *app.get_subcommands()[0]);
         if (!s.ok()) return report(s);
