@@ -87,6 +87,23 @@ class Slots(unittest.TestCase):
                                os.path.join(folder, "a.bin"), "-n", "2", "-p", "x"], capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_what_does_not_fit_is_refused_by_the_option(self):
+        """The error told its reader to change a field of the library."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for n_context in (1024, 64):
+            server = Server("--ctx", n_context, "--slot-save-path", folder)
+            try:
+                if n_context == 1024:
+                    server.post("/v1/completions", {"prompt": "pump valve sensor " * 50, "max_tokens": 4})
+                    self.assertEqual(server.post("/slots/0?action=save", {"filename": "a"}).status, 200)
+                    continue
+                answer = server.post("/slots/0?action=restore", {"filename": "a"})
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn("a larger --ctx", answer.json["error"]["message"])
+            finally:
+                self.assertEqual(server.stop()[0], 0)
+
     def test_saving_needs_a_folder(self):
         server = Server("--ctx", 256)
         answer = server.post("/slots/0?action=save", {"filename": "a"})

@@ -18,8 +18,7 @@ namespace cli {
 
 // -------------------------------------------------------------------------------- errors
 
-/// Errors of the library name its fields; users of the command line know the options.
-static std::string with_options(std::string text) {
+std::string with_options(std::string text) {
     static const char* const kNames[][2] = {
         {"sampling.temperature", "--temp"},
         {"sampling.top_k", "--top-k"},
@@ -32,6 +31,7 @@ static std::string with_options(std::string text) {
         {"draft.min_probability", "--draft-min-p"},
         {"kv_budget_bytes", "--kv-budget"},
         {"memory_limit_bytes", "--memory-limit"},
+        {"n_context", "--ctx"},
         {"n_ubatch", "--ubatch"},
     };
     // Whole words alone: a file may have such a name.

@@ -23,6 +23,8 @@ constexpr int64_t kMaxContext = 1 << 24;  ///< of SessionOptions::n_context
 /// Prints "auspex: bad_file: ..." to stderr. Returns kBadInput if other arguments or files would help, kFailed for a
 /// failure at run time, kInterrupted after Ctrl-C.
 int report(const Status& status);
+/// An error of the library, which names its fields, with the options of the command line instead.
+std::string with_options(std::string text);
 /// A line "auspex: note: ..." on stderr.
 void note(const std::string& text);
 

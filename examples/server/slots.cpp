@@ -17,7 +17,8 @@ class SlotTask final : public Task {
     explicit SlotTask(std::function<Status(auspex::Session&)> work) : work_(std::move(work)) {}
     bool run(Worker& worker) override {
         ++worker.n_replaced;
-        const Status s = worker.call([&] { return work_(worker.session); });
+        Status s = worker.call([&] { return work_(worker.session); });
+        s.text = cli::with_options(s.text);  // no field of a request, but of the server's start
         if (s.ok())
             end({});
         else
