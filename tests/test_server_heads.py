@@ -66,6 +66,12 @@ class Heads(BaseServer):
                 data = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + name + b":" + value + b"\r\n\r\n"
                 self.alone(400, self.server.raw(data + LAST, timeout=10), name.decode().lower() + " has no value")
 
+    def test_a_length_in_the_encoding_of_a_url_is_refused(self):
+        for line in (b"Content-Length: %36%30", b"Content-Length: 6%30", b"Transfer-Encoding: %63hunked"):
+            data = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\n\r\n"
+            with self.subTest(data):
+                self.alone(400, self.server.raw(data + LAST, timeout=10), "has a % in it")
+
     def test_headers_of_all_kinds_are_taken(self):
         head = b"GET /health HTTP/1.1\r\n" + b"".join(line + b"\r\n" for line in (
             b"hOST:localhost", b"X-Empty:", b"X-Blank: \t", b"!#$%&'*+-.^_`|~09: a:b : c", b"X: \xc3\xa9\xff",

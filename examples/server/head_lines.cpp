@@ -39,6 +39,8 @@ void HeadLines::read_name(char* byte, ReadRefusal* refusal) {
     if (is_first_) return;
     if (is_named_) {
         has_value_ = has_value_ || (c != ' ' && c != '\t');
+        // cpp-httplib decodes values as it does those of a URL: %36 would be the digit 6.
+        if (c == '%' && says_length()) *refusal = {400, "the header " + name_ + " has a % in it"};
         return;
     }
     is_named_ = c == ':' && !name_.empty();
@@ -53,10 +55,11 @@ void HeadLines::read_name(char* byte, ReadRefusal* refusal) {
     if (name_ == "range") *byte = '_';
 }
 
+bool HeadLines::says_length() const { return name_ == "content-length" || name_ == "transfer-encoding"; }
+
 void HeadLines::end_line(ReadRefusal* refusal) {
     // cpp-httplib leaves out headers without a value.
-    if (!has_value_ && (name_ == "content-length" || name_ == "transfer-encoding"))
-        *refusal = {400, "the header " + name_ + " has no value"};
+    if (!has_value_ && says_length()) *refusal = {400, "the header " + name_ + " has no value"};
     *this = HeadLines();
     is_first_ = false;
 }

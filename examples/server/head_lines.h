@@ -28,6 +28,7 @@ class HeadLines {
   private:
     void read_name(char* byte, ReadRefusal* refusal);
     void end_line(ReadRefusal* refusal);
+    bool says_length() const;
 
     bool is_first_ = true;  ///< in the request line
     size_t n_ = 0;          ///< bytes of this line
