@@ -405,6 +405,11 @@ TEST_CASE("schema: errors name the pointer and the keyword") {
           std::string::npos);
     CHECK(error("false").find("no value is valid") != std::string::npos);
     CHECK(error("{\"type\": }").find("line 1") != std::string::npos);
+    // Also within what is negated.
+    CHECK(error(R"({"properties": {"x": {"not": {"properties": {"a": {"uniqueItems": true}}}}}})")
+              .find("unsupported: #/properties/x/not/properties/a: not: of uniqueItems") == 0);
+    CHECK(error(R"({"not": {"properties": {"$ref": {"contains": {"$ref": "#/none"}}}}})") ==
+          "bad_argument: #/not/properties/$ref/contains: $ref: '#/none' leads nowhere");
     SchemaOptions lenient;
     lenient.ignore_unsupported = true;
     const RulesPtr rules = compile(

@@ -117,11 +117,12 @@ class SchemaCompiler {
     bool apart(const Json& a, const Json& b, int depth);
     unsigned types_of(const Json& schema, int depth);
     const Json* resolve(const Json& schema, const std::string& ref);
-    void index_ids(const Json& tree, const Json* resource, bool is_copy);
+    void index_ids();
     const Json* find_id(const Json* resource, const std::string& id) const;
     bool has_name_like(const std::string& id) const;
     const Json* resource_of(const Json& schema) const;
     const Json* make(std::string_view text, const Json& origin);
+    const Json* make_around(std::string_view text, const Json& origin, const Json& inner);
     bool in_chain(const Json* schema, bool negative, size_t link) const;
 
     // schema_types.cpp

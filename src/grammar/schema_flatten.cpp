@@ -57,7 +57,7 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     colon_ = pool_.concat(pool_.text("\":"), space_);
     json_char_ = any_json_char(pool_);
     name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
-    index_ids(root, &root, false);
+    index_ids();
 }
 
 /// Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
@@ -384,16 +384,23 @@ const Json* SchemaCompiler::make(std::string_view text, const Json& origin) {
     made_.push_back(std::move(value));
     const Json* made = &made_.back();
     origin_[made] = &origin;
-    if (!resources_.empty()) index_ids(*made, resource_of(origin), true);
+    return made;
+}
+
+/// As make(), of a text whose last value is the schema {"$ref": ""}, which then refers to `inner`, wherever that is.
+const Json* SchemaCompiler::make_around(std::string_view text, const Json& origin, const Json& inner) {
+    const Json* made = make(text, origin);
+    const Json* at = made;
+    while (status_.ok() && !at->items().back().items().empty()) at = &at->items().back();
+    targets_[at] = &inner;
     return made;
 }
 
 // -------------------------------------------------------------------------------------------- references
 
-/// Finds the schemas of a tree that have identifiers of their own, and what is within those. The tree is a part of
-/// `resource`; of copies (`is_copy`) no reference takes the names.
-void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_copy) {
-    std::vector<std::pair<const Json*, const Json*>> open{{&tree, resource}};
+/// Finds the schemas that have identifiers of their own, and what is within those.
+void SchemaCompiler::index_ids() {
+    std::vector<std::pair<const Json*, const Json*>> open{{&root_, &root_}};
     while (!open.empty()) {
         const Json *const at = open.back().first, *within = open.back().second;
         open.pop_back();
@@ -406,13 +413,13 @@ void SchemaCompiler::index_ids(const Json& tree, const Json* resource, bool is_c
             if (!id || !id->is(Json::Kind::string) || id->text().empty() || id->text()[0] == '#') continue;
             std::string text = id->text();
             if (text.back() == '#') text.pop_back();
-            if (!is_copy) name(nullptr, text);
+            name(nullptr, text);
             // Up to draft 7 nothing counts beside $ref; `id` is a keyword up to draft 4.
             if (!(old_draft_ && at->find("$ref")) && (key[0] == '$' || bare_integers_)) within = at;
         }
         if (within != &root_) resources_[at] = within;
         for (const char* key : {"$id", "id", "$anchor"}) {
-            const Json* id = is_copy ? nullptr : at->find(key);
+            const Json* id = at->find(key);
             if (!id || !id->is(Json::Kind::string)) continue;
             const bool is_anchor = key[1] == 'a';
             if (is_anchor || (!id->text().empty() && id->text()[0] == '#'))

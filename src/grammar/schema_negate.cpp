@@ -12,6 +12,8 @@ namespace negate_impl {
 
 /// With the digits that numbers were given.
 std::string written(const Json& json) { return json.dump(Json::Numbers::written); }
+/// What is not valid against the schema that make_around() is given.
+constexpr const char* kNotReference = "{\"not\":{\"$ref\":\"\"}}";
 /// A schema of one type and one more keyword, in parts.
 template <class... A>
 std::string typed(const char* type, const A&... keyword) {
@@ -36,6 +38,9 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
     const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way_around = [&](const std::string& text, const Json& inner) {
+        out.push_back({{make_around(text, schema, inner), false, link}});
+    };
     const bool list = value.is(Json::Kind::array);
     if (key == "required" && list) {
         for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
@@ -43,24 +48,17 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
             const std::string name = json_quoted(value.keys()[i]);
-            way(typed("object", "\"required\":[", name, "],\"properties\":{", name,
-                      ":{\"not\":", written(value.items()[i]), "}}"));
+            way_around(typed("object", "\"required\":[", name, "],\"properties\":{", name, ":", kNotReference, "}"),
+                       value.items()[i]);
         }
     } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
                 way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", written(name),
                           ":false}"));
-    } else if (key == "propertyNames") {
-        way(typed("object", "\"!names\":{\"not\":", written(value), "}"));
-    } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
-        for (size_t i = 0; i < value.keys().size(); ++i)
-            way(typed("object", "\"!member\":{", json_quoted(value.keys()[i]), ":{\"not\":", written(value.items()[i]),
-                      "}}"));
-    } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
-        const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
-        way(typed("object", "\"!other\":{\"properties\":", listed ? written(*listed) : "{}", ",\"patternProperties\":",
-                  patterned ? written(*patterned) : "{}", ",\"additionalProperties\":{\"not\":", written(value), "}}"));
+    } else if (key == "propertyNames" || (key == "patternProperties" && !value.items().empty()) ||
+               (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean()))) {
+        way(typed("object", "\"!members\":true"));  // refused where it is written
     } else {
         return false;
     }
@@ -73,6 +71,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     const std::string& key = schema.keys()[index];
     const Json& value = schema.items()[index];
     const auto way = [&](std::string_view text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto way_around = [&](const std::string& text, const Json& inner) {
+        out.push_back({{make_around(text, schema, inner), false, link}});
+    };
     const auto both_ways = [&](const Json& a, bool not_a, const Json* b, bool not_b) {
         std::vector<Item> items{{&a, not_a, link}};
         if (b) items.push_back({b, not_b, link});
@@ -133,9 +134,9 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
                                     : "object",
                   "\"min", what, "\":", number + 1));
     } else if (key == "items" && !list && !schema.find("prefixItems")) {
-        way(typed("array", "\"contains\":{\"not\":", written(value), "}"));
+        way_around(typed("array", "\"contains\":", kNotReference), value);
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
-        way(typed("array", "\"items\":{\"not\":", written(value), "}"));
+        way_around(typed("array", "\"items\":", kNotReference), value);
     } else if (!negate_object(out, schema, index, link)) {
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",

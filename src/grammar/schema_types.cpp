@@ -207,7 +207,7 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
     }
     for (const char* k : {"unevaluatedProperties", "unevaluatedItems"})
         if (key == k && !(value.is(Json::Kind::boolean) && value.boolean())) return unsupported(schema, key);
-    for (const char* k : {"$dynamicRef", "$recursiveRef", "!names", "!member", "!other"})
+    for (const char* k : {"$dynamicRef", "$recursiveRef", "!members"})
         if (key == k) return unsupported(schema, key[0] == '!' ? "not" : key, key[0] == '!' ? "of this keyword" : "");
     return true;
 }
