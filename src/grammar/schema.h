@@ -4,7 +4,7 @@
 //         set becomes one rule, so that references, recursion and allOf need nothing else. Alternatives (anyOf, oneOf,
 //         if, dependencies, not) divide a set into branches without any; what a branch says about each type becomes an
 //         expression. schema_flatten.cpp divides, schema_types.cpp writes the types, schema_objects.cpp objects and
-//         arrays, schema_check.cpp validates the values of enum and const.
+//         arrays, schema_check.cpp checks the kinds of keywords and validates the values of enum and const.
 // Thread  no shared state.
 // Tests   tests/test_schema.cpp
 #pragma once
@@ -131,7 +131,6 @@ class SchemaCompiler {
     bool gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts);
     bool gather_type(const Json& schema, const Json& value, TypeFacts& facts);
     bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
-    bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
     ExprId write(const Schemas& flat, ValuePlace place);
     void note_intersection(const TypeFacts& facts, const Json& where);
     ExprId write_number(TypeFacts& facts, const Json& where);
@@ -167,6 +166,8 @@ class SchemaCompiler {
     ExprId key_expr(ExprId name);
 
     // schema_check.cpp
+    bool is_schema(const Json& schema);
+    bool is_well_formed(const Json& schema);
     enum class Verdict { no, yes, unknown };
     Verdict check(const Json& value, const Json& schema, int depth);
     Verdict check_keyword(const Json& value, const Json& schema, size_t key, int depth);
@@ -192,6 +193,7 @@ class SchemaCompiler {
     bool old_draft_ = false;      ///< draft 4 to 7: a schema with $ref has no other keyword
     bool bare_integers_ = false;  ///< draft 3 and 4: 1.0 is no integer
     Status status_;
+    std::set<const Json*> well_formed_;  ///< schemas whose keywords were checked
     std::vector<Item> chain_;
     std::deque<Json> made_;
     std::map<const Json*, const Json*> origin_;
@@ -239,6 +241,8 @@ bool equal_json(const Json& a, const Json& b);
 /// <parameter=NAME>, and a reader trims it. errors: unsupported.
 Status check_call_name(const char* what, const std::string& name);
 uint64_t count_chars(std::string_view text);
+/// The value of minLength and so on, which is an integer from 0 on: at most 10^9, more than any limit that is kept.
+uint64_t count_of(const Json& number);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

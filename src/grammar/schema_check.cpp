@@ -1,4 +1,5 @@
-// grammar/schema_check: validates a value that a schema itself contains (enum, const). Declared in grammar/schema.h.
+// grammar/schema_check: checks what the keywords of a schema are given, and validates a value that a schema itself
+// contains (enum, const). Declared in grammar/schema.h.
 #include "schema.h"
 
 AUSPEX_SMALL_CODE_BEGIN
@@ -9,6 +10,63 @@ namespace schema_check_impl {
 
 constexpr int kMaxCheckDepth = 64;
 constexpr size_t kMaxSteps = 2000000;
+
+constexpr unsigned bit(Json::Kind kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr unsigned kNull = bit(Json::Kind::null), kBoolean = bit(Json::Kind::boolean),
+                   kNumber = bit(Json::Kind::number), kString = bit(Json::Kind::string),
+                   kArray = bit(Json::Kind::array), kObject = bit(Json::Kind::object), kSchema = kObject | kBoolean;
+
+/// What is within the value of a keyword, as far as it is checked with the keyword.
+enum class Content : uint8_t { any, count, schema, schemas, names, lists_of_names, lists_of_names_or_schemas };
+struct Keyword {
+    const char* name;
+    unsigned kinds;
+    Content content;
+    const char* expected;
+};
+/// All but type, which gather_type() checks, and const, which may be anything. Some generators write null for a keyword
+/// that they do not set; where it is taken here, it says nothing, or is refused where the keyword would count.
+const Keyword kKeywords[] = {
+    {"$ref", kString | kNull, Content::any, "a string"},
+    {"additionalItems", kSchema | kNull, Content::schema, ""},
+    {"additionalProperties", kSchema | kNull, Content::schema, ""},
+    {"allOf", kArray, Content::schemas, "a list of schemas that is not empty"},
+    {"anyOf", kArray, Content::schemas, "a list of schemas that is not empty"},
+    {"contains", kSchema | kNull, Content::schema, ""},
+    {"dependencies", kObject, Content::lists_of_names_or_schemas, "an object"},
+    {"dependentRequired", kObject, Content::lists_of_names, "an object"},
+    {"dependentSchemas", kObject, Content::any, "an object"},
+    {"else", kSchema | kNull, Content::schema, ""},
+    {"enum", kArray, Content::any, "a list of values"},
+    {"exclusiveMaximum", kNumber | kBoolean, Content::any, "a number"},  // up to draft 4: a boolean
+    {"exclusiveMinimum", kNumber | kBoolean, Content::any, "a number"},
+    {"format", kString | kNull, Content::any, "a string"},
+    {"if", kSchema | kNull, Content::schema, ""},
+    {"items", kSchema | kArray | kNull, Content::schema, ""},
+    {"maxContains", kNumber | kNull, Content::count, "an integer from 0 on"},
+    {"maxItems", kNumber, Content::count, "an integer from 0 on"},
+    {"maxLength", kNumber, Content::count, "an integer from 0 on"},
+    {"maxProperties", kNumber, Content::count, "an integer from 0 on"},
+    {"maximum", kNumber, Content::any, "a number"},
+    {"minContains", kNumber | kNull, Content::count, "an integer from 0 on"},
+    {"minItems", kNumber, Content::count, "an integer from 0 on"},
+    {"minLength", kNumber, Content::count, "an integer from 0 on"},
+    {"minProperties", kNumber, Content::count, "an integer from 0 on"},
+    {"minimum", kNumber, Content::any, "a number"},
+    {"multipleOf", kNumber, Content::any, "a number"},
+    {"not", kSchema, Content::schema, ""},
+    {"oneOf", kArray, Content::schemas, "a list of schemas that is not empty"},
+    {"pattern", kString, Content::any, "a string"},
+    {"patternProperties", kObject | kNull, Content::any, "an object"},
+    {"prefixItems", kArray | kNull, Content::any, "a list of schemas"},
+    {"properties", kObject | kNull, Content::any, "an object"},
+    {"propertyNames", kSchema | kNull, Content::schema, ""},
+    {"required", kArray | kBoolean | kNull, Content::names, "a list of names"},  // draft 3: a boolean
+    {"then", kSchema | kNull, Content::schema, ""},
+    {"unevaluatedItems", kSchema | kNull, Content::schema, ""},
+    {"unevaluatedProperties", kSchema | kNull, Content::schema, ""},
+    {"uniqueItems", kBoolean | kNull, Content::any, "true or false"},
+};
 
 }  // namespace schema_check_impl
 
@@ -39,10 +97,55 @@ bool SchemaCompiler::spend(size_t n_step) {
                        schema_check_impl::kMaxSteps, " steps; make the schema smaller"));
 }
 
+bool SchemaCompiler::is_schema(const Json& schema) {
+    if (schema.is(Json::Kind::object) || schema.is(Json::Kind::boolean)) return true;
+    return fail_at(Code::bad_argument, schema, "",
+                   say("expected a schema (an object or a boolean), found ", schema.kind_name()));
+}
+
+/// Whether the keywords of a schema have values of the right kind. Schemas within it are checked when they are used.
+bool SchemaCompiler::is_well_formed(const Json& schema) {
+    using namespace schema_check_impl;
+    if (!well_formed_.insert(&schema).second) return status_.ok();
+    const auto refuse = [this](const Json& where, std::string_view key, const char* expected, const Json& found) {
+        return fail_at(Code::bad_argument, where, key,
+                       say("expected ", expected, ", found ", quote(found.dump(Json::Numbers::written))));
+    };
+    const auto are_names = [&refuse](const Json& list) {
+        for (const Json& name : list.items())
+            if (!name.is(Json::Kind::string)) return refuse(name, "", "the name of a member", name);
+        return true;
+    };
+    const auto fits = [&](const Keyword& k, const Json& value) {
+        bool good = (k.kinds & bit(value.kind())) != 0;
+        if (k.content == Content::schema) return good || is_schema(value);
+        Decimal d;
+        if (k.content == Content::count && value.is(Json::Kind::number))
+            good = Decimal::parse(value.text(), d) && !d.negative && d.is_integer();
+        if (k.content == Content::schemas) good = good && !value.items().empty();
+        if (!good) return refuse(schema, k.name, k.expected, value);
+        if (k.content == Content::names) return are_names(value);
+        if (k.content != Content::lists_of_names && k.content != Content::lists_of_names_or_schemas) return true;
+        for (const Json& list : value.items()) {
+            const bool is_list = list.is(Json::Kind::array);
+            if (!is_list && k.content == Content::lists_of_names) return refuse(list, "", "a list of names", list);
+            if (is_list && !are_names(list)) return false;
+        }
+        return true;
+    };
+    const Json* ref = schema.find("$ref");
+    const bool only_reference = old_draft_ && ref && ref->is(Json::Kind::string);
+    for (size_t i = 0; i < schema.keys().size() && !only_reference; ++i)
+        for (const Keyword& k : kKeywords)
+            if (schema.keys()[i] == k.name && !fits(k, schema.items()[i])) return false;
+    return true;
+}
+
 SchemaCompiler::Verdict SchemaCompiler::check(const Json& value, const Json& schema, int depth) {
     if (!spend(1)) return Verdict::unknown;
     if (schema.is(Json::Kind::boolean)) return schema.boolean() ? Verdict::yes : Verdict::no;
-    if (!schema.is(Json::Kind::object) || depth > schema_check_impl::kMaxCheckDepth) return Verdict::unknown;
+    if (!is_schema(schema) || !is_well_formed(schema) || depth > schema_check_impl::kMaxCheckDepth)
+        return Verdict::unknown;
     Verdict result = Verdict::yes;
     const bool only_reference = old_draft_ && schema.find("$ref");
     for (size_t key = 0; key < schema.keys().size(); ++key) {

@@ -196,9 +196,7 @@ bool SchemaCompiler::flatten(Branch& branch) {
 bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
     const Json& schema = *item.schema;
     if (schema.is(Json::Kind::boolean)) return schema.boolean() != item.negative;
-    if (!schema.is(Json::Kind::object))
-        return fail_at(Code::bad_argument, schema, "",
-                       say("expected a schema (an object or a boolean), found ", schema.kind_name()));
+    if (!is_schema(schema) || !is_well_formed(schema)) return false;
     if (chain_.size() > schema_impl::kMaxChain)
         return fail_at(Code::unsupported, schema, "", "too many combinations; make the schema smaller");
     chain_.push_back({item.schema, item.negative, item.parent});
@@ -219,15 +217,7 @@ bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
 }
 
 bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t link) {
-    const auto list_of = [&](const char* key, const Json*& list) {
-        list = schema.find(key);
-        if (!list) return true;
-        if (!list->is(Json::Kind::array) || list->items().empty())
-            return fail_at(Code::bad_argument, schema, key, "expected a list of schemas that is not empty");
-        return true;
-    };
-    const Json *all = nullptr, *any = nullptr, *one = nullptr;
-    if (!list_of("allOf", all) || !list_of("anyOf", any) || !list_of("oneOf", one)) return false;
+    const Json *all = schema.find("allOf"), *any = schema.find("anyOf"), *one = schema.find("oneOf");
     if (all)
         for (size_t i = all->items().size(); i-- > 0;) branch.open.push_back({&all->items()[i], false, link});
     if (any) {
@@ -255,7 +245,6 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
     for (const char* key : {"dependencies", "dependentRequired", "dependentSchemas"}) {
         const Json* all = schema.find(key);
         if (!all) continue;
-        if (!all->is(Json::Kind::object)) return fail_at(Code::bad_argument, schema, key, "expected an object");
         for (size_t i = 0; i < all->keys().size(); ++i) {
             const Json& needs = all->items()[i];
             const std::string name = json_quoted(all->keys()[i]);

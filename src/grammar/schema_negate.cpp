@@ -41,17 +41,16 @@ bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t
     const auto way_around = [&](const std::string& text, const Json& inner) {
         out.push_back({{make_around(text, schema, inner), false, link}});
     };
-    const bool list = value.is(Json::Kind::array);
-    if (key == "required" && list) {
+    if (key == "required") {
         for (const Json& name : value.items()) way(typed("object", "\"properties\":{", written(name), ":false}"));
-    } else if (key == "properties" && value.is(Json::Kind::object)) {
+    } else if (key == "properties") {
         for (size_t i = 0; i < value.keys().size(); ++i) {
             if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
             const std::string name = json_quoted(value.keys()[i]);
             way_around(typed("object", "\"required\":[", name, "],\"properties\":{", name, ":", kNotReference, "}"),
                        value.items()[i]);
         }
-    } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
+    } else if (key == "dependentRequired") {
         for (size_t i = 0; i < value.keys().size(); ++i)
             for (const Json& name : value.items()[i].items())
                 way(typed("object", "\"required\":[", json_quoted(value.keys()[i]), "],\"properties\":{", written(name),
@@ -79,22 +78,17 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         if (b) items.push_back({b, not_b, link});
         out.push_back(std::move(items));
     };
-    const bool list = value.is(Json::Kind::array);
-    Decimal n;
-    const bool counted =
-        value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
-    const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
     if (key == "type") {
         way(say("{\"!type\":", written(value), "}"));
     } else if (key == "enum" || key == "const") {
         way("{\"!enum\":" + (key == "enum" ? written(value) : "[" + written(value) + "]") + "}");
-    } else if (key == "allOf" && list) {
+    } else if (key == "allOf") {
         for (const Json& s : value.items()) both_ways(s, true, nullptr, false);
-    } else if (key == "anyOf" && list) {
+    } else if (key == "anyOf") {
         std::vector<Item> none;
         for (const Json& s : value.items()) none.push_back({&s, true, link});
         out.push_back(std::move(none));
-    } else if (key == "oneOf" && list && value.items().size() <= 8) {
+    } else if (key == "oneOf" && value.items().size() <= 8) {
         std::vector<Item> none;
         for (size_t i = 0; i < value.items().size(); ++i) {
             none.push_back({&value.items()[i], true, link});
@@ -120,20 +114,20 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
     } else if (key == "pattern" || key == "format") {
         if (key == "format") return unsupported(schema, "not", "of a format"), false;
         way(typed("string", "\"!pattern\":", written(value)));
-    } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
+    } else if (key == "minLength" || key == "minItems" || key == "minProperties") {
         const std::string what = key.substr(3);
-        if (number > 0)
+        if (count_of(value) > 0)
             way(typed(what == "Length"  ? "string"
                       : what == "Items" ? "array"
                                         : "object",
-                      "\"max", what, "\":", number - 1));
-    } else if (counted && (key == "maxLength" || key == "maxItems" || key == "maxProperties")) {
+                      "\"max", what, "\":", count_of(value) - 1));
+    } else if (key == "maxLength" || key == "maxItems" || key == "maxProperties") {
         const std::string what = key.substr(3);
         way(typed(what == "Length"  ? "string"
                   : what == "Items" ? "array"
                                     : "object",
-                  "\"min", what, "\":", number + 1));
-    } else if (key == "items" && !list && !schema.find("prefixItems")) {
+                  "\"min", what, "\":", count_of(value) + 1));
+    } else if (key == "items" && !value.is(Json::Kind::array) && !schema.find("prefixItems")) {
         way_around(typed("array", "\"contains\":", kNotReference), value);
     } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
         way_around(typed("array", "\"items\":", kNotReference), value);
@@ -141,7 +135,7 @@ bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_
         for (const char* known :
              {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
               "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})
-            if (key == known && !(value.is(Json::Kind::boolean) && key == "uniqueItems" && !value.boolean()))
+            if (key == known && !(key == "uniqueItems" && !(value.is(Json::Kind::boolean) && value.boolean())))
                 return unsupported(schema, "not", "of " + key), false;
     }
     return status_.ok();

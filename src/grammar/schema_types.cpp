@@ -77,12 +77,10 @@ uint64_t count_chars(std::string_view text) {
 
 // --------------------------------------------------------------------------------------------- facts
 
-bool SchemaCompiler::count(const Json& schema, const std::string& key, const Json& value, uint64_t& out) {
+uint64_t count_of(const Json& number) {
     Decimal d;
-    if (!value.is(Json::Kind::number) || !Decimal::parse(value.text(), d) || d.negative || !d.is_integer())
-        return fail_at(Code::bad_argument, schema, key, "expected an integer from 0 on");
-    out = d.exponent > 9 ? schema_types_impl::kMaxCount : std::strtoull(d.whole().c_str(), nullptr, 10);
-    return true;
+    Decimal::parse(number.text(), d);
+    return d.exponent > 9 ? schema_types_impl::kMaxCount : std::strtoull(d.whole().c_str(), nullptr, 10);
 }
 
 bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
@@ -130,7 +128,6 @@ bool SchemaCompiler::gather_values(const std::string& key, const Json& value, Ty
 bool SchemaCompiler::gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
     if (value.is(Json::Kind::boolean) && key.compare(0, 9, "exclusive") == 0) return true;  // draft 4
     Decimal d;
-    if (!value.is(Json::Kind::number)) return fail_at(Code::bad_argument, schema, key, "expected a number");
     if (!Decimal::parse(value.text(), d)) return unsupported(schema, key, "a number of this size");
     const auto open = [&schema](const char* flag) {
         const Json* f = schema.find(flag);
@@ -146,22 +143,14 @@ bool SchemaCompiler::gather_number(const Json& schema, const std::string& key, c
 }
 
 bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
-    const auto text = [&](std::vector<std::string>& to) {
-        if (!value.is(Json::Kind::string)) return fail_at(Code::bad_argument, schema, key, "expected a string");
-        to.push_back(value.text());
-        return true;
-    };
     const auto not_below = [&](unsigned type, uint64_t& to) {
-        uint64_t n = 0;
-        if (!count(schema, key, value, n)) return false;
+        const uint64_t n = count_of(value);
         if (n > kMaxRepeat && (facts.types & type) != 0) return unsupported(schema, key, say("above ", kMaxRepeat));
         to = std::max(to, n);
         return true;
     };
-    const auto not_above = [&](uint64_t& to) {
-        uint64_t n = 0;
-        if (!count(schema, key, value, n)) return false;
-        to = std::min(to, n);
+    const auto not_above = [&value](uint64_t& to) {
+        to = std::min(to, count_of(value));
         return true;
     };
     if (key == "type") return gather_type(schema, value, facts);
@@ -171,25 +160,22 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
         facts.types &= ~inner.types;
         return true;
     }
-    if (key == "enum" && !value.is(Json::Kind::array))
-        return fail_at(Code::bad_argument, schema, key, "expected a list of values");
     if (key == "enum" || key == "const" || key == "!enum")
         return gather_values(key, value, facts) || unsupported(schema, "not", "of a list, an object or a boolean");
     for (const char* k : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "!multipleOf"})
         if (key == k) return gather_number(schema, key, value, facts);
     if (key == "minLength") return not_below(TypeFacts::kString, facts.min_length);
     if (key == "maxLength") return not_above(facts.max_length);
-    if (key == "pattern") return text(facts.patterns);
-    if (key == "!pattern") return text(facts.not_patterns);
-    if (key == "format") return value.is(Json::Kind::string) ? text(facts.formats) : true;
+    if (key == "pattern") return facts.patterns.push_back(value.text()), true;
+    if (key == "!pattern") return facts.not_patterns.push_back(value.text()), true;
+    if (key == "format" && value.is(Json::Kind::string)) return facts.formats.push_back(value.text()), true;
     if (key == "minItems") return not_below(TypeFacts::kArray, facts.min_items);
     if (key == "maxItems") return not_above(facts.max_items);
     if (key == "minProperties") return not_below(TypeFacts::kObject, facts.min_members);
     if (key == "maxProperties") return not_above(facts.max_members);
     if (key == "required") {
         // Draft 3 has a boolean here, which says nothing in later ones.
-        for (const Json& name : value.items())
-            if (name.is(Json::Kind::string)) facts.required.push_back(name.text());
+        for (const Json& name : value.items()) facts.required.push_back(name.text());
         return true;
     }
     if (key == "propertyNames") return facts.names.push_back(&value), true;
