@@ -459,6 +459,20 @@ TEST_CASE("schema: a keyword with a value of the wrong kind is named, also withi
           {"7"}, {"\"x\""});
 }
 
+TEST_CASE("schema: a keyword that says nothing about the values is no obstacle beside enum and const") {
+    check(R"({"enum": [[1, 2], [3]], "uniqueItems": false, "unevaluatedItems": true, "minContains": 2})",
+          {"[1, 2]", "[3]"}, {"[1]"});
+    check(R"({"enum": [1, "a"], "uniqueItems": true, "contains": {}, "prefixItems": [{}]})", {"1", R"("a")"}, {"[]"});
+    check(R"({"const": {"a": 1}, "uniqueItems": true, "contains": {}, "prefixItems": [false]})", {R"({"a": 1})"},
+          {"{}"});
+    CHECK(error(R"({"enum": [[1, 1]], "uniqueItems": true})").find("unsupported: #: uniqueItems: ") == 0);
+    CHECK(error(R"({"enum": [[1, 1]], "contains": {}})").find("unsupported: #: contains: ") == 0);
+    // Numbers are compared by value.
+    check(R"({"type": "array", "uniqueItems": true, "maxItems": 1.0})", {"[]", "[1]"}, {"[1, 2]"});
+    check(R"({"type": "array", "uniqueItems": true, "allOf": [{"maxItems": 1}]})", {"[]", "[1]"}, {"[1, 2]"});
+    check(R"({"type": "array", "contains": {"const": 1}, "minContains": 1.0})", {"[1]", "[2, 1]"}, {"[2]", "[]"});
+}
+
 TEST_CASE("schema: a keyword that is ignored takes no value away") {
     SchemaOptions lenient;
     lenient.ignore_unsupported = true;

@@ -54,6 +54,7 @@ struct TypeFacts : JsonTypes {
     uint64_t min_items = 0, max_items = UINT64_MAX;
     std::vector<const Json*> arrays;  ///< schemas with prefixItems or items
     std::vector<const Json*> contains;
+    const Json* unique = nullptr;  ///< a schema with uniqueItems
     uint64_t min_members = 0, max_members = UINT64_MAX;
     std::vector<const Json*> objects;  ///< schemas with properties, patternProperties or additionalProperties
     std::vector<std::string> required;

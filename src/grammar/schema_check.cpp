@@ -194,14 +194,17 @@ SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const J
     if (!spend(1 + argument.items().size() / 16)) return Verdict::unknown;
     TypeFacts f;
     const auto verdict = [](bool good) { return good ? Verdict::yes : Verdict::no; };
-    for (const char* k : {"$ref", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies",
-                          "dependentRequired", "dependentSchemas", "additionalItems"})
-        if (key == k) return Verdict::yes;
-    for (const char* k : {"uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems",
-                          "unevaluatedProperties", "prefixItems", "$dynamicRef", "$recursiveRef"})
-        if (key == k)
-            return value.is(Json::Kind::array) || value.is(Json::Kind::object) ? Verdict::unknown : Verdict::yes;
     const Json::Kind kind = value.kind();
+    // Combined elsewhere, or only a part of `contains` and of a list in `items`, which are unknown for an array.
+    for (const char* k : {"$ref", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies",
+                          "dependentRequired", "dependentSchemas", "additionalItems", "minContains", "maxContains"})
+        if (key == k) return Verdict::yes;
+    const bool is_true = argument.is(Json::Kind::boolean) && argument.boolean();
+    if (key == "uniqueItems") return kind == Json::Kind::array && is_true ? Verdict::unknown : Verdict::yes;
+    if (key == "unevaluatedItems") return kind == Json::Kind::array && !is_true ? Verdict::unknown : Verdict::yes;
+    if (key == "unevaluatedProperties") return kind == Json::Kind::object && !is_true ? Verdict::unknown : Verdict::yes;
+    if (key == "contains" || key == "prefixItems") return kind == Json::Kind::array ? Verdict::unknown : Verdict::yes;
+    if (key == "$dynamicRef" || key == "$recursiveRef") return Verdict::unknown;
     if (key == "items" && kind == Json::Kind::array) {
         if (argument.is(Json::Kind::array) || schema.find("prefixItems")) return Verdict::unknown;
         Verdict all = Verdict::yes;

@@ -57,6 +57,7 @@ ExprId SchemaCompiler::any_value() {
 ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
     using namespace schema_objects_impl;
     if (f.min_items > f.max_items) return kNoMatch;
+    if (f.unique && f.max_items > 1 && !unsupported(*f.unique, "uniqueItems")) return kNoMatch;
     // Of each schema: the items that it lists, and what holds for those after them.
     std::vector<std::pair<const Json*, const Json*>> lists;
     size_t n_listed = 0;

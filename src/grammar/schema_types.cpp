@@ -181,16 +181,13 @@ bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, 
     if (key == "propertyNames") return facts.names.push_back(&value), true;
     if (key == "contains") {
         const Json *low = schema.find("minContains"), *high = schema.find("maxContains");
-        if (high) return unsupported(schema, "maxContains");
-        if (low && low->text() == "0") return true;
-        if (low && low->text() != "1") return unsupported(schema, "minContains");
+        if (high && high->is(Json::Kind::number)) return unsupported(schema, "maxContains");
+        const uint64_t n = low && low->is(Json::Kind::number) ? count_of(*low) : 1;
+        if (n == 0) return true;
+        if (n != 1) return unsupported(schema, "minContains");
         return facts.contains.push_back(&value), true;
     }
-    if (key == "uniqueItems" && value.is(Json::Kind::boolean) && value.boolean()) {
-        const Json* high = schema.find("maxItems");
-        if (high && (high->text() == "0" || high->text() == "1")) return true;
-        return (facts.types & TypeFacts::kArray) == 0 || unsupported(schema, key);
-    }
+    if (key == "uniqueItems" && value.is(Json::Kind::boolean) && value.boolean()) facts.unique = &schema;
     for (const char* k : {"unevaluatedProperties", "unevaluatedItems"})
         if (key == k && !(value.is(Json::Kind::boolean) && value.boolean())) return unsupported(schema, key);
     for (const char* k : {"$dynamicRef", "$recursiveRef", "!members"})
