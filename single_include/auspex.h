@@ -76,7 +76,7 @@ enum {
     AUSPEX_DEVICE_LOST = 8,      /* the device is gone; auspex_session_move_to() continues on another */
     AUSPEX_CANCELLED = 9,        /* by a callback or auspex_session_cancel() */
     AUSPEX_CONTEXT_FULL = 10,    /* the history has n_context tokens */
-    AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written; the length says what is needed */
+    AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written to the buffer; the length says what is needed */
 };
 
 /* What went wrong. Set struct_size before the first call, or use AUSPEX_ERROR_INIT. After a call that succeeds the code
@@ -292,7 +292,7 @@ typedef struct auspex_mark {
 AUSPEX_C_API auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_json, char* text,
                                        size_t capacity, size_t* length, auspex_error* error);
 /* The same as ids, with marks. inside_thinking, if not null: 1 if the prompt ends inside <think>. marks: null if they
- * are not wanted; n_marks, if not null, gets their number in any case. */
+ * are not wanted; n_marks, if not null, gets their number in any case, 0 if there is no prompt. */
 AUSPEX_C_API auspex_code auspex_render_ids(const auspex_model* model, const char* json, size_t n_json, int32_t* ids,
                                            size_t capacity, size_t* n_ids, auspex_mark* marks, size_t mark_capacity,
                                            size_t* n_marks, int32_t* inside_thinking, auspex_error* error);
@@ -375,8 +375,8 @@ AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model,
                                                       const auspex_schema_options* options,
                                                       auspex_constraint** constraint, auspex_error* error);
 /* Replies with calls of the tools of a request of auspex_render(), at most 256. required: 1 for at least one call.
- * tool: null, or the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt of the
- * request closes the thinking, a required call comes at once. */
+ * tool: null for any, or the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt
+ * of the request closes the thinking, a required call comes at once. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
@@ -388,7 +388,7 @@ typedef struct auspex_tool_options {
     int32_t one_call;        /* 1: no second call */
     const char* tool;        /* the only one to be called; null: any */
     const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
-                           and calls after it */
+                           and calls after it. Not read where a call is required */
     size_t n_answer;
     int32_t ignore_unsupported; /* as in auspex_schema_options */
     int32_t any_order;
@@ -500,7 +500,7 @@ AUSPEX_C_API auspex_code auspex_session_save(auspex_session* session, const char
 /* Makes the conversation of a file the history. info: or null. */
 AUSPEX_C_API auspex_code auspex_session_load(auspex_session* session, const char* path, auspex_file_info* info,
                                              auspex_error* error);
-/* Reads the note of a file without a model. info: or null. */
+/* Reads the note of a file without a model. info: or null; filled also where the note does not fit. */
 AUSPEX_C_API auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, void* note, size_t capacity,
                                                   size_t* n_note, auspex_error* error);
 
@@ -1730,6 +1730,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
+        if (from.tool != nullptr && *from.tool == '\0')
+            return auspex::capi::bad("tool is empty, expected the name of a tool, or null for any");
         std::string_view answer;
         AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
@@ -2166,6 +2168,8 @@ auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_
 auspex_code auspex_render_ids(const auspex_model* model, const char* json, size_t n_json, int32_t* ids, size_t capacity,
                               size_t* n_ids, auspex_mark* marks, size_t mark_capacity, size_t* n_marks,
                               int32_t* inside_thinking, auspex_error* error) {
+    if (n_marks != nullptr) *n_marks = 0;  // also where the call is refused
+    if (inside_thinking != nullptr) *inside_thinking = 0;
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_output(n_ids, "n_ids"));

@@ -73,7 +73,7 @@ enum {
     AUSPEX_DEVICE_LOST = 8,      /* the device is gone; auspex_session_move_to() continues on another */
     AUSPEX_CANCELLED = 9,        /* by a callback or auspex_session_cancel() */
     AUSPEX_CONTEXT_FULL = 10,    /* the history has n_context tokens */
-    AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written; the length says what is needed */
+    AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written to the buffer; the length says what is needed */
 };
 
 /* What went wrong. Set struct_size before the first call, or use AUSPEX_ERROR_INIT. After a call that succeeds the code
@@ -289,7 +289,7 @@ typedef struct auspex_mark {
 AUSPEX_C_API auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_json, char* text,
                                        size_t capacity, size_t* length, auspex_error* error);
 /* The same as ids, with marks. inside_thinking, if not null: 1 if the prompt ends inside <think>. marks: null if they
- * are not wanted; n_marks, if not null, gets their number in any case. */
+ * are not wanted; n_marks, if not null, gets their number in any case, 0 if there is no prompt. */
 AUSPEX_C_API auspex_code auspex_render_ids(const auspex_model* model, const char* json, size_t n_json, int32_t* ids,
                                            size_t capacity, size_t* n_ids, auspex_mark* marks, size_t mark_capacity,
                                            size_t* n_marks, int32_t* inside_thinking, auspex_error* error);
@@ -372,8 +372,8 @@ AUSPEX_C_API auspex_code auspex_constraint_for_schema(const auspex_model* model,
                                                       const auspex_schema_options* options,
                                                       auspex_constraint** constraint, auspex_error* error);
 /* Replies with calls of the tools of a request of auspex_render(), at most 256. required: 1 for at least one call.
- * tool: null, or the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt of the
- * request closes the thinking, a required call comes at once. */
+ * tool: null for any, or the only one to be called. inside_thinking: as auspex_render_ids() gives it. Where the prompt
+ * of the request closes the thinking, a required call comes at once. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
@@ -385,7 +385,7 @@ typedef struct auspex_tool_options {
     int32_t one_call;        /* 1: no second call */
     const char* tool;        /* the only one to be called; null: any */
     const char* answer; /* a JSON Schema: a reply is either calls or JSON that is valid against it; null: free text,
-                           and calls after it */
+                           and calls after it. Not read where a call is required */
     size_t n_answer;
     int32_t ignore_unsupported; /* as in auspex_schema_options */
     int32_t any_order;
@@ -497,7 +497,7 @@ AUSPEX_C_API auspex_code auspex_session_save(auspex_session* session, const char
 /* Makes the conversation of a file the history. info: or null. */
 AUSPEX_C_API auspex_code auspex_session_load(auspex_session* session, const char* path, auspex_file_info* info,
                                              auspex_error* error);
-/* Reads the note of a file without a model. info: or null. */
+/* Reads the note of a file without a model. info: or null; filled also where the note does not fit. */
 AUSPEX_C_API auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, void* note, size_t capacity,
                                                   size_t* n_note, auspex_error* error);
 

@@ -285,6 +285,9 @@ TEST_CASE("C: forks, moves, files and snapshots go on with the same text") {
     char note[4];
     size_t n = 0;
     CHECK(auspex_read_session_file(path.c_str(), nullptr, note, 3, &n, nullptr) == AUSPEX_BUFFER_TOO_SMALL);
+    info.note_bytes = 0;
+    CHECK(auspex_read_session_file(path.c_str(), &info, note, 3, &n, nullptr) == AUSPEX_BUFFER_TOO_SMALL);
+    CHECK(info.note_bytes == 4);
     rig.ok(auspex_read_session_file(path.c_str(), &info, note, 4, &n, rig.ok));
     CHECK(std::string(note, n) == "note");
     std::remove(path.c_str());

@@ -27,6 +27,17 @@ TEST_CASE("C: a function that makes a handle and fails sets it to null, whatever
     CHECK(snapshot == nullptr);
 }
 
+TEST_CASE("C: rendering that fails leaves nothing of an earlier prompt in its outputs") {
+    Rig rig;
+    for (const bool is_loaded : {false, true}) {
+        size_t n_ids = 7, n_marks = 7;
+        int32_t inside_thinking = 7;
+        CHECK(auspex_render_ids(is_loaded ? rig.model : nullptr, "{", 1, nullptr, 0, &n_ids, nullptr, 0, &n_marks,
+                                &inside_thinking, rig.ok) == AUSPEX_BAD_ARGUMENT);
+        CHECK((n_marks == 0 && inside_thinking == 0));
+    }
+}
+
 TEST_CASE("C: fields of a mark out of range are refused by name") {
     Rig rig;
     auspex_session* s = rig.session();

@@ -185,6 +185,9 @@ TEST_CASE("C: a constraint decides what is sampled, and may be freed while a ses
     auspex_constraint_free(constraint);
     CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "g", 0, &constraint, nullptr) ==
           AUSPEX_BAD_ARGUMENT);
+    CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "", 0, &constraint, &refused) ==
+          AUSPEX_BAD_ARGUMENT);
+    CHECK(std::string(refused.text) == "tool is empty, expected the name of a tool, or null for any");
     auspex_session_free(s);
 }
 

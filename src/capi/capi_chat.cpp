@@ -92,6 +92,8 @@ auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_
 auspex_code auspex_render_ids(const auspex_model* model, const char* json, size_t n_json, int32_t* ids, size_t capacity,
                               size_t* n_ids, auspex_mark* marks, size_t mark_capacity, size_t* n_marks,
                               int32_t* inside_thinking, auspex_error* error) {
+    if (n_marks != nullptr) *n_marks = 0;  // also where the call is refused
+    if (inside_thinking != nullptr) *inside_thinking = 0;
     return call(error, [&]() -> Answer {
         AUSPEX_C_TRY(need(model, "model"));
         AUSPEX_C_TRY(auspex::capi::need_output(n_ids, "n_ids"));

@@ -85,6 +85,8 @@ auspex_code auspex_constraint_for_tools(const auspex_model* model, const char* j
         AUSPEX_C_TRY(auspex::capi::check_range(from.one_call, 0, 1, "one_call"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.ignore_unsupported, 0, 1, "ignore_unsupported"));
         AUSPEX_C_TRY(auspex::capi::check_range(from.any_order, 0, 1, "any_order"));
+        if (from.tool != nullptr && *from.tool == '\0')
+            return auspex::capi::bad("tool is empty, expected the name of a tool, or null for any");
         std::string_view answer;
         AUSPEX_C_TRY(auspex::capi::view_text(from.answer, from.n_answer, &answer, "answer"));
         auspex::ChatRequest request;
