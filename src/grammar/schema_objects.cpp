@@ -159,8 +159,15 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
     if (!p.automaton || p.automaton->memory() > schema_objects_impl::kMaxMatchMemory)
         p.automaton = std::make_unique<Automaton>(p.rules);
     StateId s = p.automaton->start();
-    for (const char c : text) s = p.automaton->step(s, static_cast<unsigned char>(c));
-    return p.automaton->accepting(s);
+    bool narrowed = false;
+    for (const char c : text) {
+        s = p.automaton->step(s, static_cast<unsigned char>(c));
+        narrowed = narrowed || p.automaton->narrowed(s);
+    }
+    // Readings that were left out may match what the others do not.
+    const bool match = p.automaton->accepting(s);
+    known = match || !narrowed;
+    return match;
 }
 
 SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, const std::string& name) {
