@@ -273,6 +273,12 @@ TEST_CASE("hostile grammars are refused or run within bounds of work and memory"
     });
 }
 
+TEST_CASE("short texts are kept once, however long the grammar is") {
+    std::string text = "root ::= \"" + std::string(70000, 'a') + "\"";
+    for (int i = 0; i < 300; ++i) text += " \"ab\" \"abcd\"";
+    CHECK(gbnf(text)->pool.size() < 610);
+}
+
 TEST_CASE("thousands of alternatives may begin at one place") {
     const auto words = [](int n, const char* after) {
         std::string text;

@@ -133,11 +133,15 @@ ExprId ExprPool::text(std::string_view text) {
     if (text.empty()) return kEmptyText;
     ExprNode n;
     n.kind = ExprKind::text;
-    // Short texts repeat often; longer ones are not searched for.
-    const size_t at = text.size() <= 4 && texts_.size() < 65536 ? texts_.find(text) : std::string::npos;
-    n.a = static_cast<uint32_t>(at == std::string::npos ? texts_.size() : at);
+    n.a = static_cast<uint32_t>(texts_.size());
     n.b = static_cast<uint32_t>(text.size());
-    if (at == std::string::npos) texts_.append(text);
+    // Short texts repeat often; longer ones are not looked for.
+    if (text.size() <= 4) {
+        uint64_t key = text.size();
+        for (const char c : text) key = key << 8 | static_cast<unsigned char>(c);
+        n.a = short_texts_.emplace(key, n.a).first->second;
+    }
+    if (n.a == texts_.size()) texts_.append(text);
     return intern(n);
 }
 
@@ -375,6 +379,7 @@ void ExprPool::close() {
         if (used.has(b)) refine(one);
     }
     classes_.n = static_cast<uint16_t>(n);
+    short_texts_ = {};
     max_parts_ = expr_impl::kMaxParts;
     for (const ExprNode& node : nodes_)
         if (node.kind == ExprKind::choice) max_parts_ = std::max<size_t>(max_parts_, node.b);

@@ -229,8 +229,9 @@ class ExprPool {
     std::vector<ByteSet> sets_;
     std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
     std::string texts_;
-    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
-    StepTable steps_;               ///< derivatives
+    std::unordered_map<uint64_t, uint32_t> short_texts_;  ///< where in texts_ they are; empty once closed
+    std::vector<uint32_t> table_;                         ///< open addressing: expression ids, 0 is free
+    StepTable steps_;                                     ///< derivatives
     std::vector<uint64_t> first_;   ///< of each expression: bits of the classes that may come first, modulo 64
     std::vector<Lengths> lengths_;  ///< of the first expressions, as many as were asked for
     std::vector<uint8_t> live_;     ///< of each expression: 0 unknown, 1 matches something, 2 nothing

@@ -73,7 +73,7 @@ class SchemaCompiler {
     /// ChatTemplate::json_values.
     Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends, bool json_values);
     /// What was left out so far.
-    const std::set<std::string>& ignored() const { return ignored_; }
+    std::set<std::string> ignored() const;
 
   private:
     using Schemas = std::vector<const Json*>;
@@ -184,6 +184,9 @@ class SchemaCompiler {
     /// Refuses a keyword, or lists it where that is allowed: then true.
     bool unsupported(const Json& where, std::string_view key, std::string_view what = {});
     std::string pointer_of(const Json& where) const;
+    const Json* written_as(const Json& made) const;
+    template <class F>
+    void each_pointer(F visit) const;
     /// Status of Rules::finish() with the place in the schema.
     Status finished(const Status& status);
 
@@ -219,7 +222,7 @@ class SchemaCompiler {
     };
     std::map<std::string, Pattern> patterns_;
     size_t n_match_bytes_ = 0;  ///< that patterns were run over
-    std::set<std::string> ignored_;
+    std::set<std::pair<const Json*, std::string>> ignored_;  ///< where, and what
     size_t n_branch_ = 0;
     size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
     size_t n_step_ = 0;  ///< of comparing them and of validating values

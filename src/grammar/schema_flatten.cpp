@@ -104,7 +104,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
 Status SchemaCompiler::run() {
     rules_.start = rule_of({&root_}, ValuePlace::json);
     AUSPEX_TRY(compile_rules());
-    rules_.ignored.assign(ignored_.begin(), ignored_.end());
+    const std::set<std::string> notes = ignored();
+    rules_.ignored.assign(notes.begin(), notes.end());
     return finished(rules_.finish());
 }
 
@@ -481,32 +482,71 @@ const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) 
 
 // ---------------------------------------------------------------------------------------------- errors
 
-std::string SchemaCompiler::pointer_of(const Json& where) const {
-    const Json* wanted = &where;
-    for (auto it = origin_.find(wanted); it != origin_.end(); it = origin_.find(wanted)) wanted = it->second;
+/// The value of the schema that one was made of.
+const Json* SchemaCompiler::written_as(const Json& made) const {
+    const Json* at = &made;
+    for (auto it = origin_.find(at); it != origin_.end(); it = origin_.find(at)) at = it->second;
+    return at;
+}
+
+/// Calls visit(value, pointer) for each value of the schema until it returns false. The pointer is a function, because
+/// few are needed.
+template <class F>
+void SchemaCompiler::each_pointer(F visit) const {
     struct Step {
         const Json* at;
         size_t next;
     };
     std::vector<Step> path{{&root_, 0}};
-    while (!path.empty() && path.back().at != wanted) {
+    const auto pointer = [&path] {
+        std::string out = "#";
+        for (size_t i = 0; i + 1 < path.size(); ++i) {
+            const size_t k = path[i].next - 1;
+            out += '/';
+            if (path[i].at->is(Json::Kind::array)) {
+                out += std::to_string(k);
+                continue;
+            }
+            for (const char c : path[i].at->keys()[k]) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+        }
+        return out;
+    };
+    bool goes_on = visit(&root_, pointer);
+    while (goes_on && !path.empty()) {
         Step& top = path.back();
         if (top.next == top.at->items().size()) {
             path.pop_back();
             continue;
         }
-        path.push_back({&top.at->items()[top.next++], 0});
+        const Json* item = &top.at->items()[top.next++];
+        path.push_back({item, 0});
+        goes_on = visit(item, pointer);
     }
+}
+
+std::string SchemaCompiler::pointer_of(const Json& where) const {
+    const Json* wanted = written_as(where);
     std::string out = "#";
-    for (size_t i = 0; i + 1 < path.size(); ++i) {
-        const size_t k = path[i].next - 1;
-        out += '/';
-        if (path[i].at->is(Json::Kind::array)) {
-            out += std::to_string(k);
-            continue;
-        }
-        for (const char c : path[i].at->keys()[k]) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    }
+    each_pointer([&](const Json* at, const auto& pointer) {
+        if (at == wanted) out = pointer();
+        return at != wanted;
+    });
+    return out;
+}
+
+/// In one walk: there may be thousands.
+std::set<std::string> SchemaCompiler::ignored() const {
+    std::multimap<const Json*, const std::string*> notes;
+    for (const auto& [where, what] : ignored_) notes.emplace(written_as(*where), &what);
+    std::set<std::string> out;
+    if (notes.empty()) return out;
+    each_pointer([&](const Json* at, const auto& pointer) {
+        const auto here = notes.equal_range(at);
+        if (here.first == here.second) return true;
+        const std::string where = pointer();
+        for (auto it = here.first; it != here.second; ++it) out.insert(where + ": " + *it->second);
+        return true;
+    });
     return out;
 }
 
@@ -520,7 +560,7 @@ bool SchemaCompiler::fail_at(Code code, const Json& where, std::string_view key,
 bool SchemaCompiler::unsupported(const Json& where, std::string_view key, std::string_view what) {
     if (!status_.ok()) return false;
     if (options_.ignore_unsupported) {
-        ignored_.insert(say(pointer_of(where), ": ", key));
+        ignored_.emplace(&where, std::string(key));
         return true;
     }
     return fail_at(Code::unsupported, where, key,

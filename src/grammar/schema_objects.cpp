@@ -353,7 +353,7 @@ ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
     for (const Json* s : f.objects)
         for (const char* key : {"additionalProperties", "patternProperties"})
             if (const Json* others = s->find(key); others && !schema_objects_impl::is_false(others))
-                ignored_.insert(pointer_of(*s) + ": " + key);
+                ignored_.emplace(s, key);
     return status_.ok() ? members_of(std::move(object)) : kNoMatch;
 }
 

@@ -447,7 +447,7 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
     for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not", writing), true);
     for (const std::string& name : f.formats) {
         const std::optional<ExprId> e = format_expr(name, where, writing);
-        if (!e && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        if (!e && status_.ok()) ignored_.emplace(&where, "format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
