@@ -725,7 +725,8 @@ class AUSPEX_API Grammar {
     /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that cannot be expressed
     ///           exactly (uniqueItems, unevaluated*, $ref to elsewhere, some forms of not). The text begins with the
     ///           JSON pointer and the keyword. out_of_memory.
-    /// cost      a millisecond for an ordinary schema, at most about 100.
+    /// cost      a millisecond for an ordinary schema, up to a second for a megabyte or hundreds of patterns and
+    ///           multiples.
     static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
     /// Replies with tool calls: unconstrained thinking, text, then calls whose arguments are valid against the schema
     /// of the tool. parse_reply() finds every call in them. If the model's vocabulary has control tokens for the tags,

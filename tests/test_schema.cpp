@@ -529,6 +529,17 @@ TEST_CASE("schema: hostile ones end within bounds of work and memory") {
               .find("unsupported: #/properties/a: pattern" + undecided) == 0);
     CHECK(quick(R"({"items": {"type": "integer", "multipleOf": 994, "not": {"multipleOf": 497}}})")
               .find("unsupported: #/items: multipleOf" + undecided) == 0);
+    // Each search has its own bound, and all of them together another.
+    const auto fields = [](int n) {
+        std::string out = R"({"type": "object", "properties": {)";
+        for (int i = 0; i < n; ++i)
+            out += say(i ? "," : "", "\"p", i, R"(": {"minLength": 300, "pattern": "^(ab|cd)*x)", i, "$\"}");
+        return out + "}}";
+    };
+    CHECK(quick(fields(8)) == "ok");
+    CHECK(quick(fields(40))
+              .find("unsupported: #: intersections of patterns, lengths and multiples are too large "
+                    "together: 400000 steps") == 0);
     CHECK(quick(many + "]}").find("anyOf: the alternatives combine") != std::string::npos);
     for (int i = 0; i < 60; ++i) pairs += say(i ? "," : "", "\"a", i, "\": [\"b", i, "\"]");
     CHECK(quick(pairs + "}}").find("unsupported: #: dependentRequired: the alternatives combine") == 0);

@@ -394,7 +394,7 @@ void ExprPool::close() {
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
     if (d != kNoMatch && nodes_[d].logic) {
-        search_budget_ = expr_impl::kStepBudget;
+        search_budget_ = max_search_ = expr_impl::kStepBudget;
         is_running_ = true;
         if (!live(d)) d = kNoMatch;
     }
@@ -509,6 +509,8 @@ bool ExprPool::search(ExprId e) {
         live_[e] = 1;
         return true;
     }
+    if (gave_up_ && !is_running_) return false;  // the grammar is refused
+    size_t budget = std::min(search_budget_, max_search_);
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::vector<uint32_t> depth{0};
@@ -548,8 +550,10 @@ bool ExprPool::search(ExprId e) {
         // A derivative of many parts takes as many steps.
         const ExprNode& n = nodes_[queue[at]];
         const size_t n_part = n.kind == ExprKind::both || n.kind == ExprKind::choice ? n.b : 1;
-        search_budget_ -= std::min<size_t>(search_budget_, classes_.n * (1 + n_part / 16));
-        if (search_budget_ == 0) {
+        const size_t n_step = std::min<size_t>(budget, classes_.n * (1 + n_part / 16));
+        budget -= n_step;
+        search_budget_ -= n_step;
+        if (budget == 0) {
             gave_up_ = true;
             live_[e] = 2;
             return false;

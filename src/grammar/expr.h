@@ -166,8 +166,12 @@ class ExprPool {
     bool live(ExprId e);
     /// A search of live() was given up.
     bool gave_up() const { return gave_up_; }
-    /// Derivatives that the next searches of live() may take together.
-    void set_search_budget(size_t n) { search_budget_ = n; }
+    /// Derivatives that each of the next searches of live() may take, and all of them together.
+    void set_search_budget(size_t each, size_t all) {
+        max_search_ = each;
+        search_budget_ = all;
+    }
+    size_t search_budget() const { return search_budget_; }
 
     /// Forgets what only saves time.
     void forget_parts() { part_memo_ = {}; }
@@ -240,7 +244,7 @@ class ExprPool {
     ByteClasses classes_;
     bool gave_up_ = false, has_multiples_ = false;
     bool is_running_ = false;  ///< derive() was called: a text is matched
-    size_t search_budget_ = 0;
+    size_t search_budget_ = 0, max_search_ = 0;
     size_t max_parts_ = SIZE_MAX;  ///< of a choice with counts within
     unsigned hint_ = 0;
 };

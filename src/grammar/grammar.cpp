@@ -6,7 +6,8 @@ namespace detail {
 namespace grammar_impl {
 
 constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
-constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
+// Derivatives, to find out what matches nothing: of one expression, and of all of them.
+constexpr size_t kMaxSearch = 40000, kMaxSearches = 400000;
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
 }  // namespace grammar_impl
@@ -346,7 +347,7 @@ Status Rules::finish() {
                     " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
     for (ObjectRule& o : objects) sort_keys(o);
     pool.close();
-    pool.set_search_budget(grammar_impl::kSearchBudget);
+    pool.set_search_budget(grammar_impl::kMaxSearch, grammar_impl::kMaxSearches);
     const std::vector<uint32_t> cycle = find_left_recursion();
     if (!cycle.empty()) {
         std::string path;
@@ -371,7 +372,14 @@ Status Rules::finish() {
     }
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
-            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
+            for (ObjectRule::Member& m : *list)
+                m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
+    if (pool.gave_up() && pool.search_budget() == 0) {
+        refused = kNoRule;
+        return fail(Code::unsupported, "intersections of patterns, lengths and multiples are too large together: ",
+                    grammar_impl::kMaxSearches,
+                    " steps do not decide whether anything matches each of them; use fewer, or simpler ones");
+    }
     if (pool.gave_up())
         return fail(Code::unsupported,
                     "an intersection of patterns, lengths and multiples is too large to decide whether anything "
