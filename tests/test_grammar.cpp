@@ -113,7 +113,16 @@ TEST_CASE("GBNF: errors name the line") {
     CHECK(gbnf_error("root ::= (\"a\"\n\n").find("line 3: expected ')', found the end") != std::string::npos);
     CHECK(gbnf_error("root ::= [a").find("expected ']'") != std::string::npos);
     CHECK(gbnf_error("root ::= [b-a]").find("ascending") != std::string::npos);
-    CHECK(gbnf_error("root ::= \"\\q\"").find("after the backslash") != std::string::npos);
+    for (const char* text : {"root ::= \"\\q\"", "root ::= \"\\\xC3\xA9\"", "root ::= [\\\xC3\xA9]"})
+        CHECK_MESSAGE(gbnf_error(text).find("after the backslash") != std::string::npos, text);
+    for (const char* text : {"root ::=\nfoo ::= \"a\"", "root ::= \"a\" |\nfoo ::= \"a\""})
+        CHECK(gbnf_error(text) ==
+              "bad_argument: line 2: expected the body of a rule or an alternative (\"\" is the empty text), found "
+              "'foo ::= \"a\"'");
+    CHECK(gbnf_error("root ::= \"a\" foo ::= \"a\"").find("line 1: expected a line break before the next rule") !=
+          std::string::npos);
+    CHECK(gbnf_error("root ::= (\"a\"\nfoo ::= \"a\"").find("line 2: expected ')' before the next rule") !=
+          std::string::npos);
     CHECK(gbnf_error("root ::= \"a\"{3,2}").find("not below") != std::string::npos);
     CHECK(gbnf_error("root : \"a\"").find("expected '::='") != std::string::npos);
     CHECK(gbnf_error("root ::= \"a\" }").find("line 1") != std::string::npos);
@@ -200,6 +209,9 @@ TEST_CASE("regular expressions: errors name the place and the reason") {
     for (const char* p : {"a\\01", "\\00", "[\\07]"})
         CHECK_MESSAGE(regex_error(p).find("an octal escape at byte") != std::string::npos, p);
     CHECK(verdict(regex("a\\0b[\\0]"), std::string_view("a\0b\0", 4)) == 2);
+    check(regex("\\cJ[\\ci]"), {{"\n\t", 2}, {"\n", 1}, {"\n\n", 0}});
+    for (const char* p : {"\\c1", "\\c\xC3\xA9", "[\\c_]", "\\c"})
+        CHECK_MESSAGE(regex_error(p).find("this escape at byte") != std::string::npos, p);
     for (const char* p : {"a^b", "a(^b|c)", "(^a|b)c$|x$y", "^(a^|b)$", "(^a)*"})
         CHECK_MESSAGE(
             regex_error(p).find("at the ends of the pattern and of its alternatives only") != std::string::npos, p);

@@ -404,6 +404,11 @@ TEST_CASE("schema: errors name the pointer and the keyword") {
                   .find(say("unsupported: #: ", key, ": above 1000000 is not supported")) == 0);
     check(R"({"type": "integer", "minLength": 1000001})", {"1"}, {"\"\""});
     CHECK(error("{\"pattern\": \"a(?=b)\"}").find("unsupported: #: pattern: ") == 0);
+    CHECK(error(R"({"multipleOf": 1e-9})") == "unsupported: #: multipleOf: a multipleOf has more than 8 decimals");
+    for (const char* multiple : {"1234567", "12.34567", "0.1234567"})
+        CHECK(error(say("{\"multipleOf\": ", multiple, "}")) ==
+              "unsupported: #: multipleOf: a multipleOf has more than 6 digits");
+    check(R"({"type": "number", "multipleOf": 1e-8})", {"0.00000003"}, {"0.000000031"});
     CHECK(error(R"({"pattern": "a("})").find("bad_argument: #: pattern: ") == 0);
     CHECK(error(R"({"allOf": []})").find("#: allOf: expected a list") != std::string::npos);
     CHECK(error(R"({"type": "string", "minLength": 3, "maxLength": 2})").find("no value is valid") !=

@@ -111,7 +111,7 @@ class GbnfReader {
             std::vector<ExprId> parts;
             while (at_ < text_.size() && !have('|') && !have(')') && !have('\n') && !have('\r')) {
                 ExprId part = kNoMatch;
-                if (!element(part, depth)) return false;
+                if (!element(part, depth, parts.empty())) return false;
                 parts.push_back(part);
                 space(depth > 0);
             }
@@ -121,7 +121,8 @@ class GbnfReader {
         return true;
     }
 
-    bool element(ExprId& out, size_t depth) {
+    /// `first`: of its alternative.
+    bool element(ExprId& out, size_t depth, bool first) {
         ExprPool& pool = rules_.pool;
         if (take("\"")) {
             std::string text;
@@ -149,7 +150,9 @@ class GbnfReader {
             space(false);
             if (take("::=")) {
                 at_ = begin;
-                return error("a line break before the next rule");
+                return error(depth > 0 ? "')' before the next rule"
+                             : first   ? "the body of a rule or an alternative (\"\" is the empty text)"
+                                       : "a line break before the next rule");
             }
             at_ = after;
             out = pool.rule(rule_index(name));
@@ -224,7 +227,7 @@ class GbnfReader {
                 case 'U': return hex(8, c);
                 default: break;
             }
-            if (is_name(e) && e != '-') {
+            if ((is_name(e) && e != '-') || static_cast<unsigned char>(e) >= 0x80) {
                 --at_;
                 return error("one of n r t x u U or a sign after the backslash");
             }

@@ -9,7 +9,7 @@ namespace detail {
 namespace json_number_impl {
 
 constexpr uint32_t kMaxDigits = 40;  // before the point, and after it: nothing longer is written
-constexpr uint32_t kMaxModulus = 999999;
+constexpr size_t kMaxModulusDigits = 6, kMaxModulusDecimals = 8;
 
 /// Expressions of digits. Texts of numbers without sign and exponent: bounds compare them digit by digit.
 struct Digits {
@@ -311,10 +311,12 @@ Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
     }
     for (const auto* list : {&f.multiples, &f.not_multiples})
         for (const Decimal& m : *list) {
-            const std::string digits = m.whole() + m.fraction();
             if (m.is_zero() || m.negative) return fail(Code::bad_argument, "a multipleOf is not above zero");
-            if (digits.size() > 9 || std::atol(digits.c_str()) > static_cast<long>(kMaxModulus))
-                return fail(Code::unsupported, "a multipleOf has more than 6 digits");
+            const std::string digits = m.whole() + m.fraction();
+            if (digits.size() - digits.find_first_not_of('0') > kMaxModulusDigits)
+                return fail(Code::unsupported, "a multipleOf has more than ", kMaxModulusDigits, " digits");
+            if (m.fraction().size() > kMaxModulusDecimals)
+                return fail(Code::unsupported, "a multipleOf has more than ", kMaxModulusDecimals, " decimals");
         }
     Digits d(pool);
     const ExprId negative = side_expr(d, f, true);

@@ -230,6 +230,7 @@ class RegexReader {
         return true;
     }
 
+    static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
     /// After a backslash, in a class or outside. single: one character.
     bool escape(CharSet& set, bool& single, bool in_class) {
         ++at_;
@@ -266,10 +267,10 @@ class RegexReader {
         } else if (c == 'u') {
             ++at_;
             if (!code_unit(code)) return false;
-        } else if (c == 'c' && at_ + 1 < text_.size()) {
+        } else if (c == 'c' && at_ + 1 < text_.size() && is_letter(text_[at_ + 1])) {
             code = static_cast<uint32_t>(text_[at_ + 1]) & 31;
             at_ += 2;
-        } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+        } else if (is_letter(c)) {
             return unsupported("this escape");
         } else {
             code = next_char();
