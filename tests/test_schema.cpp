@@ -603,6 +603,21 @@ TEST_CASE("schema: members in any order keep only the sets that a text has reach
     CHECK(!accepts(a, text + ", \"p7\": 7}"));
     CHECK(a.rules().written.size() == 41);
     CHECK(a.memory() < (size_t{64} << 20));
+    // Objects differ in size: the sets of the first say nothing about those of the others.
+    Automaton two(compile(R"({"type": "object", "properties": {"first": {"const": {}}, "second": )" + schema +
+                              "}, \"additionalProperties\": false}}, \"additionalProperties\": false}",
+                          any));
+    const size_t before = two.memory();
+    CHECK(accepts(two, "{\"second\": " + text + "}}"));
+    REQUIRE(two.rules().written.size() > 40);
+    size_t n_word = 0;
+    for (const std::vector<uint64_t>& set : two.rules().written) n_word += set.size();
+    CHECK(n_word > 40 * 7);
+    CHECK(two.rules().written_bytes >= 2 * sizeof(uint64_t) * n_word);
+    CHECK(two.memory() > before + two.rules().written_bytes / 2);
+    std::vector<StateId> none;
+    two.compact(none);
+    CHECK(two.memory() > two.rules().written_bytes);
 }
 
 TEST_CASE("schema: thousands of members and hundreds of objects may begin at one place") {

@@ -240,8 +240,7 @@ StateId Automaton::merge(StateId a, StateId b) {
 }
 
 size_t Automaton::memory() const {
-    const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
-    return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
+    return rules_.written_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
            pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + steps_.memory() +
            (expanded_.size() + plain_.size() + split_.size() + after_.size()) * 32;
 }
@@ -250,6 +249,7 @@ void Automaton::compact(std::vector<StateId>& keep) {
     Automaton next(base_);
     next.rules_.written = std::move(rules_.written);
     next.rules_.written_index = std::move(rules_.written_index);
+    next.rules_.written_bytes = rules_.written_bytes;
     const size_t n_base = base_->pool.size();
     std::unordered_map<ExprId, ExprId> exprs;
     std::unordered_map<uint32_t, uint32_t> stacks{{0, 0}};

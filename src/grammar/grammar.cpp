@@ -22,7 +22,10 @@ uint32_t Rules::add_rule(std::string rule_name) {
 
 uint32_t Rules::intern_written(std::vector<uint64_t> set) {
     const auto found = written_index.emplace(set, static_cast<uint32_t>(written.size()));
-    if (found.second) written.push_back(std::move(set));
+    if (found.second) {
+        written_bytes += 2 * sizeof(uint64_t) * set.size() + 120;
+        written.push_back(std::move(set));
+    }
     return found.first->second;
 }
 

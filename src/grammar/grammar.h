@@ -50,6 +50,7 @@ struct Rules {
     std::vector<ObjectRule> objects;
     std::vector<std::vector<uint64_t>> written;  ///< sets of listed members: what ExprNode::b of `members` means
     std::map<std::vector<uint64_t>, uint32_t> written_index;
+    size_t written_bytes = 0;  ///< of both, about
     uint32_t start = 0;
     static constexpr uint32_t kNoRule = UINT32_MAX;
     uint32_t refused = kNoRule;        ///< the rule because of which finish() said that the grammar is unsupported
