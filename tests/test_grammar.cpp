@@ -285,6 +285,23 @@ TEST_CASE("hostile grammars are refused or run within bounds of work and memory"
     });
 }
 
+TEST_CASE("what a rule is does not depend on how many rules lead to it") {
+    // Rule i can be decided only when rule i - 1 is, and a walk from the first one leaves the last one first.
+    const auto chain = [](const std::string& first, const std::string& before) {
+        std::string text = "a1 ::= " + first + " | \"(\" a1 \")\" a2\n";
+        for (int i = 2; i <= 300; ++i)
+            text += say("a", i, " ::= ", before, "a", i - 1, " | \"(\" a", i, " \")\" a", i + 1, "\n");
+        return text + "a301 ::= " + before + "a300 | \"q\" a301\n";
+    };
+    const std::string consuming = chain("\"z\"", "\"x\" "), text = "k" + std::string(300, 'x') + "zwz";
+    CHECK(verdict(gbnf("root ::= \"k\" a301 \"w\" a1\n" + consuming), text) == 2);
+    CHECK(verdict(gbnf("root ::= a1 | \"k\" a301 \"w\" a1\n" + consuming), text) == 2);
+    CHECK(gbnf_error("root ::= l \"w\" a1\n" + chain("\"\"", "") + "l ::= a301 l \"x\" | \"y\"")
+              .find("left recursion: 'l' -> 'l'") != std::string::npos);
+    // One more alternative begins at each.
+    CHECK(gbnf("root ::= \"k\" a1\n" + chain("\"z\"", ""))->widest == 602);
+}
+
 TEST_CASE("short texts are kept once, however long the grammar is") {
     std::string text = "root ::= \"" + std::string(70000, 'a') + "\"";
     for (int i = 0; i < 300; ++i) text += " \"ab\" \"abcd\"";

@@ -10,7 +10,6 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace alternatives_impl {
 
-constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
 constexpr unsigned kMaxNested = 64;       // rules that are only a call of another, followed to the last
 constexpr uint64_t kMaxWidth = 1u << 30;  // that is counted
 
@@ -20,6 +19,7 @@ constexpr uint64_t kMaxWidth = 1u << 30;  // that is counted
 struct Rules::Widths {
     const std::vector<uint8_t>& nullables;
     std::vector<uint32_t> of_rule;
+    bool only_first = false;  ///< what begins elsewhere is left out: its rules may have no width yet
     std::unordered_map<ExprId, uint32_t> known;
     std::vector<std::pair<ExprId, uint32_t>> choices;  ///< and the rules that they are in
     uint32_t rule = 0;                                 ///< in which the expressions are
@@ -27,6 +27,8 @@ struct Rules::Widths {
     uint32_t widest = 0, widest_rule = 0;
     ExprId widest_expr = kNoMatch;
 
+    Widths(const std::vector<uint8_t>& nullable_exprs, std::vector<uint32_t> widths)
+        : nullables(nullable_exprs), of_rule(std::move(widths)) {}
     uint32_t note(ExprId e, uint64_t n) {
         const uint32_t width = static_cast<uint32_t>(std::min(n, alternatives_impl::kMaxWidth));
         if (width > widest) {
@@ -60,11 +62,15 @@ uint32_t Rules::width(ExprId e, Widths& of) {
     uint64_t width_all = 1;
     if (n.kind == ExprKind::concat) {
         std::vector<ExprId> rests;
-        for (; pool[e].kind == ExprKind::concat && of.known.count(e) == 0; e = pool[e].b) rests.push_back(e);
-        width_all = width(e, of);
+        bool goes_on = true;
+        for (; goes_on && pool[e].kind == ExprKind::concat && of.known.count(e) == 0; e = pool[e].b) {
+            rests.push_back(e);
+            goes_on = !of.only_first || of.nullables[pool[e].a] != 0;
+        }
+        width_all = goes_on ? width(e, of) : 0;
         for (; !rests.empty(); rests.pop_back()) {
             const ExprId first = pool[rests.back()].a;
-            const uint64_t n_way = width(first, of) + (nullable(first, of.nullables) ? width_all : 0);
+            const uint64_t n_way = width(first, of) + (of.nullables[first] ? width_all : 0);
             width_all = of.known[rests.back()] = of.note(rests.back(), n_way);
         }
         return static_cast<uint32_t>(width_all);
@@ -84,7 +90,8 @@ uint32_t Rules::width(ExprId e, Widths& of) {
     } else if (n.kind == ExprKind::members) {
         const ObjectRule& o = objects[n.a];
         for (const auto* list : {&o.listed, &o.extra})
-            for (const ObjectRule::Member& m : *list) width(m.value, of);
+            for (const ObjectRule::Member& m : *list)
+                if (!of.only_first) width(m.value, of);
         for (const ObjectRule::Key& k : o.keys) width_all = std::max<uint64_t>(width_all, k.n_child);
         width_all += o.extra.size() + 1;
         of.total += static_cast<size_t>(width_all);
@@ -92,24 +99,20 @@ uint32_t Rules::width(ExprId e, Widths& of) {
     return of.known[e] = of.note(e, width_all);
 }
 
-Status Rules::check_widths(const std::vector<uint8_t>& nullables) {
+/// left_order: rules after those that they call without a byte before.
+Status Rules::check_widths(const std::vector<uint32_t>& left_order) {
     grammar_impl::PostOrder walk(*this);
     walk.walk(start);
-    Widths of{nullables, std::vector<uint32_t>(body.size(), 1), {}, {}};
-    bool changed = true;
-    for (size_t pass = 0; changed && pass < alternatives_impl::kMaxPasses; ++pass) {
-        changed = false;
-        of.known.clear();
-        of.choices.clear();
-        of.total = 0;
-        for (const uint32_t r : walk.order) {
-            of.rule = r;
-            const uint32_t n = width(body[r], of);
-            changed = changed || n != of.of_rule[r];
-            of.of_rule[r] = n;
-        }
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable, walk.order);
+    Widths first(nullables, std::vector<uint32_t>(body.size(), 1));
+    first.only_first = true;
+    for (const uint32_t r : left_order) first.of_rule[r] = width(body[r], first);
+    // Now that rules have their widths, every place can have its own.
+    Widths of(nullables, std::move(first.of_rule));
+    for (const uint32_t r : walk.order) {
+        of.rule = r;
+        width(body[r], of);
     }
-    // All of them are known now.
     for (size_t i = 0; i < of.choices.size(); ++i) {
         uint64_t n_way = 1;
         for (const ExprId p : pool.parts(of.choices[i].first))

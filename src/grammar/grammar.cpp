@@ -5,7 +5,6 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace grammar_impl {
 
-constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
 // Derivatives, to find out what matches nothing: of one expression, and of all of them.
 constexpr size_t kMaxSearch = 40000, kMaxSearches = 400000;
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
@@ -168,10 +167,10 @@ size_t Rules::add_children(ObjectRule& o, const std::vector<std::string>& texts,
     return common;
 }
 
-bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
+bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& holds) {
     uint32_t n_usable = 0, n_required = 0;
     for (const ObjectRule::Member& m : o.listed) {
-        const bool usable = pool.live(m.key) && productive(m.value, known);
+        const bool usable = pool.live(m.key) && holds[m.value] != 0;
         if (m.required && !usable) return false;
         n_usable += usable ? 1 : 0;
         n_required += m.required ? 1 : 0;
@@ -179,76 +178,94 @@ bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& k
     if (n_required > o.max_count || o.min_count > o.max_count) return false;
     if (n_usable >= o.min_count) return true;
     for (const ObjectRule::Member& m : o.extra)
-        if (pool.live(m.key) && productive(m.value, known)) return true;
+        if (pool.live(m.key) && holds[m.value] != 0) return true;
     return false;
 }
 
 // --------------------------------------------------------------------------------------------- checks
 
-bool Rules::productive(ExprId e, const std::vector<uint8_t>& known) {
-    while (!pool[e].regular) {
-        const ExprNode n = pool[e];
-        switch (n.kind) {
-            case ExprKind::concat:
-                if (!productive(n.a, known)) return false;
-                e = n.b;
-                continue;
-            case ExprKind::choice:
-                for (uint32_t i = 0; i < n.b; ++i)
-                    if (productive(pool.parts(e)[i], known)) return true;
-                return false;
-            case ExprKind::repeat: return n.lo == 0 || productive(n.a, known);
-            case ExprKind::rule: return known[n.a] != 0;
-            case ExprKind::members: return object_productive(objects[n.a], known);
-            default: return true;
-        }
+// What follows tests one expression, given whether the test holds of those that it consists of.
+
+bool Rules::productive(ExprId e, const std::vector<uint8_t>& holds) {
+    const ExprNode n = pool[e];
+    if (n.regular) return pool.live(e);
+    const auto passes = [&holds](ExprId p) { return holds[p] != 0; };
+    switch (n.kind) {
+        case ExprKind::concat: return passes(n.a) && passes(n.b);
+        case ExprKind::choice: return std::any_of(pool.parts(e).begin(), pool.parts(e).end(), passes);
+        case ExprKind::repeat: return n.lo == 0 || passes(n.a);
+        case ExprKind::rule: return passes(body[n.a]);
+        case ExprKind::members: return object_productive(objects[n.a], holds);
+        default: return true;
     }
-    return pool.live(e);
 }
 
-bool Rules::nullable(ExprId e, const std::vector<uint8_t>& known) {
-    while (!pool[e].regular) {
-        const ExprNode n = pool[e];
-        switch (n.kind) {
-            case ExprKind::concat:
-                if (!nullable(n.a, known)) return false;
-                e = n.b;
-                continue;
-            case ExprKind::choice:
-                for (const ExprId p : pool.parts(e))
-                    if (nullable(p, known)) return true;
-                return false;
-            case ExprKind::repeat: return n.lo == 0 || nullable(n.a, known);
-            case ExprKind::rule: return known[n.a] != 0;
-            case ExprKind::members: {
-                bool required = objects[n.a].min_count > 0;
-                for (const ObjectRule::Member& m : objects[n.a].listed) required = required || m.required;
-                return !required;
-            }
-            default: return false;
+bool Rules::nullable(ExprId e, const std::vector<uint8_t>& holds) {
+    const ExprNode n = pool[e];
+    if (n.regular) return n.nullable;
+    const auto passes = [&holds](ExprId p) { return holds[p] != 0; };
+    switch (n.kind) {
+        case ExprKind::concat: return passes(n.a) && passes(n.b);
+        case ExprKind::choice: return std::any_of(pool.parts(e).begin(), pool.parts(e).end(), passes);
+        case ExprKind::repeat: return n.lo == 0 || passes(n.a);
+        case ExprKind::rule: return passes(body[n.a]);
+        case ExprKind::members: {
+            const std::vector<ObjectRule::Member>& listed = objects[n.a].listed;
+            return objects[n.a].min_count == 0 &&
+                   std::none_of(listed.begin(), listed.end(), [](const ObjectRule::Member& m) { return m.required; });
         }
+        default: return false;
     }
-    return pool[e].nullable;
 }
 
-std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&)) {
-    grammar_impl::PostOrder walk(*this);
-    walk.walk(start);
-    std::vector<uint8_t> known(body.size(), 0);
-    bool changed = true;
-    for (size_t pass = 0; changed && pass < grammar_impl::kMaxPasses; ++pass) {
-        changed = false;
-        for (const uint32_t r : walk.order) {
-            if (known[r]) continue;
-            known[r] = (this->*test)(body[r], known);
-            changed = changed || known[r];
-            note_search(r);
+/// Of each expression of these rules, whether a test holds of it. Each is tested once, and again when the test was
+/// found to hold of one that it consists of, so that the work is proportional to the grammar.
+std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&),
+                                     const std::vector<uint32_t>& order) {
+    struct Use {
+        ExprId by;
+        uint32_t next;
+    };
+    std::vector<Use> uses(1);
+    std::vector<uint32_t> first_use(pool.size(), 0);  // in `uses`, a list; 0 ends it
+    std::vector<uint8_t> holds(pool.size(), 0), met(pool.size(), 0);
+    std::vector<ExprId> found;  // those that the test holds of
+    const auto check = [&](ExprId e) {
+        if (holds[e] || !(this->*test)(e, holds)) return;
+        holds[e] = 1;
+        found.push_back(e);
+    };
+    const auto add_use = [&](ExprId of, ExprId by) {
+        uses.push_back({by, first_use[of]});
+        first_use[of] = static_cast<uint32_t>(uses.size() - 1);
+    };
+    std::vector<ExprId> exprs;  // of a rule
+    for (const uint32_t r : order) {
+        exprs.clear();
+        const auto meet = [&](ExprId e) {
+            if (!met[e]) exprs.push_back(e);
+            met[e] = 1;
+        };
+        meet(body[r]);
+        for (size_t i = 0; i < exprs.size(); ++i) {
+            const ExprId e = exprs[i];
+            if (pool[e].regular) continue;
+            if (pool[e].kind == ExprKind::rule) add_use(body[pool[e].a], e);
+            grammar_impl::each_part(*this, e, [&](ExprId p) {
+                meet(p);
+                add_use(p, e);
+            });
         }
+        // Mostly, an expression is met before those that it consists of.
+        for (size_t i = exprs.size(); i-- > 0;) check(exprs[i]);
+        note_search(r);
     }
-    return known;
+    for (size_t i = 0; i < found.size(); ++i)
+        for (uint32_t u = first_use[found[i]]; u != 0; u = uses[u].next) check(uses[u].by);
+    return holds;
 }
 
-void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) {
+void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) const {
     std::vector<ExprId> open{e};
     std::unordered_map<ExprId, bool> done;
     while (!open.empty()) {
@@ -259,7 +276,7 @@ void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vec
         switch (n.kind) {
             case ExprKind::concat:
                 open.push_back(n.a);
-                if (nullable(n.a, nullables)) open.push_back(n.b);
+                if (nullables[n.a]) open.push_back(n.b);
                 break;
             case ExprKind::choice:
                 for (const ExprId p : pool.parts(at)) open.push_back(p);
@@ -271,8 +288,8 @@ void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vec
     }
 }
 
-std::vector<uint32_t> Rules::find_left_recursion() {
-    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
+std::vector<uint32_t> Rules::find_left_recursion(const std::vector<uint8_t>& nullables,
+                                                 std::vector<uint32_t>& order) const {
     std::vector<uint8_t> state(body.size(), 0);  // 0 new, 1 on the path, 2 done
     struct Step {
         uint32_t rule;
@@ -293,6 +310,7 @@ std::vector<uint32_t> Rules::find_left_recursion() {
             Step& top = path.back();
             if (top.next == top.calls.size()) {
                 state[top.rule] = 2;
+                order.push_back(top.rule);
                 path.pop_back();
                 continue;
             }
@@ -313,7 +331,7 @@ std::vector<uint32_t> Rules::find_left_recursion() {
     return {};
 }
 
-ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done) {
+ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& productives, std::unordered_map<ExprId, ExprId>& done) {
     const ExprNode n = pool[e];
     if (n.regular) return pool.live(e) ? e : kNoMatch;
     const auto found = done.find(e);
@@ -324,20 +342,20 @@ ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_
             std::vector<ExprId> parts;
             ExprId rest = e;
             for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) parts.push_back(pool[rest].a);
-            result = prune(rest, known, done);
+            result = prune(rest, productives, done);
             for (; !parts.empty() && result != kNoMatch; parts.pop_back())
-                result = pool.concat(prune(parts.back(), known, done), result);
+                result = pool.concat(prune(parts.back(), productives, done), result);
             break;
         }
         case ExprKind::choice: {
             std::vector<ExprId> parts;
-            for (uint32_t i = 0; i < n.b; ++i) parts.push_back(prune(pool.parts(e)[i], known, done));
+            for (uint32_t i = 0; i < n.b; ++i) parts.push_back(prune(pool.parts(e)[i], productives, done));
             result = pool.choice(std::move(parts));
             break;
         }
-        case ExprKind::repeat: result = pool.repeat(prune(n.a, known, done), n.lo, n.hi); break;
-        case ExprKind::rule: result = known[n.a] ? e : kNoMatch; break;
-        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNoMatch; break;
+        case ExprKind::repeat: result = pool.repeat(prune(n.a, productives, done), n.lo, n.hi); break;
+        case ExprKind::rule: result = productives[e] ? e : kNoMatch; break;
+        case ExprKind::members: result = productives[e] ? e : kNoMatch; break;
         default: break;
     }
     done.emplace(e, result);
@@ -351,32 +369,40 @@ Status Rules::finish() {
     for (ObjectRule& o : objects) sort_keys(o);
     pool.close();
     pool.set_search_budget(grammar_impl::kMaxSearch, grammar_impl::kMaxSearches);
-    const std::vector<uint32_t> cycle = find_left_recursion();
+    grammar_impl::PostOrder walk(*this);
+    walk.walk(start);
+    const std::vector<uint32_t> order = walk.order;
+    // Left recursion is refused in rules that no text leads to, too.
+    for (uint32_t r = 0; r < body.size(); ++r)
+        if (!walk.seen[r]) walk.walk(r);
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable, walk.order);
+    std::vector<uint32_t> left_order;
+    const std::vector<uint32_t> cycle = find_left_recursion(nullables, left_order);
     if (!cycle.empty()) {
         std::string path;
         for (const uint32_t r : cycle) path += quote(name[r], 40) + " -> ";
         return fail(Code::bad_argument, "left recursion: ", path, quote(name[cycle[0]], 40),
                     " without a character between; write the repetition as (...)*");
     }
-    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
-    for (ExprId e = 0; e < pool.size(); ++e) {
+    const std::vector<uint8_t> productives = fixpoint(&Rules::productive, order);
+    const bool matches_something = productives[body[start]] != 0;
+    for (ExprId e = 0; e < productives.size(); ++e) {
         const ExprNode n = pool[e];
-        if (n.kind != ExprKind::repeat || n.regular || !nullable(n.a, nullables)) continue;
+        if (n.kind != ExprKind::repeat || n.regular || !productives[e] || !nullables[n.a]) continue;
         if (std::max(n.lo, n.hi == kUnbounded ? 0 : n.hi) > grammar_impl::kMaxEmptyRepeat)
             return fail(Code::unsupported, "a group that may be empty is repeated up to ",
                         n.hi == kUnbounded ? n.lo : n.hi, " times, at most ", grammar_impl::kMaxEmptyRepeat,
                         " are counted; let the group not be empty");
     }
-    const std::vector<uint8_t> known = fixpoint(&Rules::productive);
     std::unordered_map<ExprId, ExprId> done;
     for (uint32_t r = 0; r < body.size(); ++r) {
-        body[r] = prune(body[r], known, done);
+        body[r] = prune(body[r], productives, done);
         note_search(r);
     }
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
             for (ObjectRule::Member& m : *list)
-                m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
+                m.value = pool.live(m.key) ? prune(m.value, productives, done) : kNoMatch;
     if (pool.gave_up() && pool.search_budget() == 0) {
         refused = kNoRule;
         return fail(Code::unsupported, "intersections of patterns, lengths and multiples are too large together: ",
@@ -387,10 +413,10 @@ Status Rules::finish() {
         return fail(Code::unsupported,
                     "an intersection of patterns, lengths and multiples is too large to decide whether anything "
                     "matches it; make it simpler");
-    if (!known[start])
+    if (!matches_something)
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
     pool.forget_parts();
-    return check_widths(nullables);
+    return check_widths(left_order);
 }
 
 }  // namespace detail

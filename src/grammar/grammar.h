@@ -70,30 +70,54 @@ struct Rules {
     /// errors    bad_argument: left recursion, or a grammar that matches nothing; the text names the rule.
     ///           unsupported: above a cap.
     Status finish();
-    /// The rules in a cycle of calls without a byte between, or empty.
-    std::vector<uint32_t> find_left_recursion();
 
   private:
     std::string take_text(ExprId& e) const;
     void sort_keys(ObjectRule& o);
     size_t add_children(ObjectRule& o, const std::vector<std::string>& texts, uint32_t node, size_t depth);
     uint32_t intern_written(std::vector<uint64_t> set);
-    bool productive(ExprId e, const std::vector<uint8_t>& known);
-    bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
-    bool nullable(ExprId e, const std::vector<uint8_t>& known);
-    void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
+    /// The rules in a cycle of calls without a byte between, or empty: then `order` has each after those that it calls
+    /// so.
+    std::vector<uint32_t> find_left_recursion(const std::vector<uint8_t>& nullables,
+                                              std::vector<uint32_t>& order) const;
+    bool productive(ExprId e, const std::vector<uint8_t>& holds);
+    bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& holds);
+    bool nullable(ExprId e, const std::vector<uint8_t>& holds);
+    void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) const;
     void note_search(uint32_t rule) {
         if (refused == kNoRule && pool.gave_up()) refused = rule;
     }
     struct Widths;
     uint32_t width(ExprId e, Widths& of);
     ExprId after_plain(ExprId e) const;
-    Status check_widths(const std::vector<uint8_t>& nullables);
-    ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
-    std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
+    Status check_widths(const std::vector<uint32_t>& left_order);
+    ExprId prune(ExprId e, const std::vector<uint8_t>& productives, std::unordered_map<ExprId, ExprId>& done);
+    std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&),
+                                  const std::vector<uint32_t>& order);
 };
 
 namespace grammar_impl {
+
+/// Calls f for each expression that this one consists of; a rule that it calls is not among them.
+template <class F>
+void each_part(const Rules& rules, ExprId e, F f) {
+    const ExprNode& n = rules.pool[e];
+    switch (n.kind) {
+        case ExprKind::concat:
+            f(n.a);
+            f(n.b);
+            break;
+        case ExprKind::choice:
+            for (const ExprId p : rules.pool.parts(e)) f(p);
+            break;
+        case ExprKind::repeat: f(n.a); break;
+        case ExprKind::members:
+            for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
+                for (const ObjectRule::Member& m : *list) f(m.value);
+            break;
+        default: break;
+    }
+}
 
 /// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
 struct PostOrder {
@@ -110,22 +134,8 @@ struct PostOrder {
             open.pop_back();
             const ExprNode& n = rules.pool[at];
             if (n.regular || !done.emplace(at, true).second) continue;
-            switch (n.kind) {
-                case ExprKind::rule: out.push_back(n.a); break;
-                case ExprKind::concat:
-                    open.push_back(n.a);
-                    open.push_back(n.b);
-                    break;
-                case ExprKind::choice:
-                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
-                    break;
-                case ExprKind::repeat: open.push_back(n.a); break;
-                case ExprKind::members:
-                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
-                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
-                    break;
-                default: break;
-            }
+            if (n.kind == ExprKind::rule) out.push_back(n.a);
+            each_part(rules, at, [&open](ExprId p) { open.push_back(p); });
         }
     }
     void walk(uint32_t start) {

@@ -221,7 +221,7 @@ class SchemaCompiler {
         std::unique_ptr<Automaton> automaton;
     };
     std::map<std::string, Pattern> patterns_;
-    size_t n_match_bytes_ = 0;  ///< that patterns were run over
+    size_t n_match_bytes_ = 0;                               ///< that patterns were run over
     std::set<std::pair<const Json*, std::string>> ignored_;  ///< where, and what
     size_t n_branch_ = 0;
     size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
