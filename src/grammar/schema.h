@@ -6,7 +6,7 @@
 //         expression. schema_flatten.cpp divides, schema_types.cpp writes the types, schema_objects.cpp objects and
 //         arrays, schema_check.cpp checks the kinds of keywords and validates the values of enum and const.
 // Thread  no shared state.
-// Tests   tests/test_schema.cpp
+// Tests   tests/test_schema.cpp, tests/test_schema_limits.cpp
 #pragma once
 #include "../base/chat.h"
 #include "automaton.h"
