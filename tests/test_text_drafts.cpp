@@ -238,6 +238,35 @@ TEST_CASE("where the first cycle with drafts from the text is slow, whatever the
     }
 }
 
+TEST_CASE("drafts from the text go on where the block's best depth was never run") {
+    Costs costs;
+    costs.block_first = 1.5, costs.text_first = 1.4;
+    costs.row = 0.3;
+    const TextOffer offer{6, 20};
+    Controller control(6, 6);
+    const auto run = [&](Controller& c, const TextOffer& offered) {
+        const Decision d = c.next(100, UINT32_MAX, offered);
+        DraftSeen seen;
+        seen.depth = seen.accepted = d.depth;
+        seen.from_text = d.from_text;
+        seen.seconds = 1e-3 * costs.of(d.depth, d.from_text);
+        seen.context = 100;
+        c.observe_offer(offer, 6, 6);
+        c.observe(seen);
+        return d;
+    };
+    // Until just before the block's first cycle of six drafts the cycles are queued ahead: no offer is known.
+    for (uint32_t i = 0; i < 200; ++i) {
+        Controller ahead = control;
+        if (run(ahead, TextOffer()).depth == 6) break;
+        control = ahead;
+    }
+    REQUIRE(control.report().n_sample[6] == 0);
+    uint32_t n_text = 0;
+    for (uint32_t i = 0; i < 60; ++i) n_text += run(control, offer).from_text;
+    CHECK(n_text > 50);
+}
+
 TEST_CASE("costs of both sources are kept and come back") {
     Controller control(6, 6);
     Machine machine(control);

@@ -177,12 +177,9 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
 
 /// `depth`, unless its time was never measured and a cycle of it is queued: then the best of the measured ones. An
 /// interpolated promise is paid for once, however many cycles are queued before its result is there.
-uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
-    if (cost_.knows(depth)) return depth;
-    if (asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin) {
-        asked_[depth] = n_decision_;
+uint32_t Controller::known_or_once(uint32_t depth, const double* rate) const {
+    if (cost_.knows(depth) || asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin)
         return depth;
-    }
     uint32_t best = 0;
     for (uint32_t g = 1; g <= max_depth_; ++g)
         if (cost_.knows(g) && rate[g] > rate[best]) best = g;
@@ -342,6 +339,7 @@ Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& of
     }
     n_text_ = 0;
     ++n_no_text_;
+    asked_[d.depth] = n_decision_;
     if (d.depth == 0) plain_at_ = n_decision_;
     if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     record_change(d.depth, reason);

@@ -112,7 +112,7 @@ class Controller {
     Decision next_of_block(uint32_t context, uint32_t usable, DraftReason* reason);
     uint32_t next_depth(uint32_t usable, DraftReason* reason);
     void record_change(uint32_t depth, DraftReason reason);
-    uint32_t known_or_once(uint32_t depth, const double* rate);
+    uint32_t known_or_once(uint32_t depth, const double* rate) const;
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t plain_gap() const;
@@ -134,7 +134,7 @@ class Controller {
     uint32_t since_probe_ = 0;  // decisions
     uint32_t n_decision_ = 0;
     uint32_t plain_at_ = 0;               // the decision for the last plain step
-    uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
+    uint32_t asked_[kMaxDepth + 1] = {};  // the last decision for a cycle of the block at this depth
     uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted
     bool suspended_ = false;              // unprofitable: no drafts until costs or context change

@@ -52,9 +52,10 @@ double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool st
     if (depth == 0) return 1;
     const bool known = measured(), once = cost_.n_sample(depth) == 1;
     const double guess = bold || once ? 1 + text_drafts_impl::kRowGuess * depth : depth + 1;
-    const double cost = known ? cost_.seconds(depth) / cost_.seconds(0) : guess;
-    if (known && !stale && !once) return cost;
-    return std::min(cost, block.knows(1) ? block.seconds(depth) / block.seconds(0) : guess);
+    const double own = known ? cost_.seconds(depth) / cost_.seconds(0) : guess;
+    if (known && !stale && !once) return own;
+    const double bound = block.knows(1) ? block.seconds(depth) / block.seconds(0) : guess;
+    return std::min({own, bound, once ? guess : bound});
 }
 
 TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,
