@@ -25,6 +25,7 @@ import re
 import sys
 
 PUBLIC = "src/auspex.hpp"
+NAMESPACE = "AUSPEX_VERSION_NAMESPACE"
 LIST = "src/auspex.cpp"
 RESULT = "single_include/auspex.hpp"
 C_PUBLIC = "src/auspex.h"
@@ -71,6 +72,7 @@ class Amalgamation:
         self.problems = []
         self.entries = []
         self.rank = {PUBLIC: -1}  # place in the file list; the public header comes first
+        self.with_public = {PUBLIC}  # files that include the public header, also by way of others
         self.system_seen = set()
         self.hoisted = None  # while the code is made: its unconditional system includes, which go before all parts
 
@@ -152,6 +154,7 @@ class Amalgamation:
     def body(self, path, rank, conditions, pasting=()):
         """The text of a file with its local includes checked and dropped, pasted files in place."""
         out, depth, defined, in_comment = [], 0, {}, False
+        alone = not pasting and not path.startswith(C_FOLDER)
         for number, line in enumerate(self.lines(path), 1):
             where = f"{path}:{number}"
             if in_comment:
@@ -178,6 +181,10 @@ class Amalgamation:
                     if self.hoisted is not None:
                         self.hoisted.append(line)
                         continue
+            if alone and NAMESPACE in code and path not in self.with_public:
+                self.refuse(where, f"{NAMESPACE} without {PUBLIC}, which defines it",
+                            "include it first, or a header that does: the file is also compiled by itself")
+                alone = False
             condition = CONDITION.match(code)
             if condition:
                 depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(condition.group(1), 0)
@@ -229,6 +236,8 @@ class Amalgamation:
                         "a file may include only what is listed above it: move the shared part to a lower layer, pass "
                         "it in "
                         f"as an argument, or, if the order itself is wrong, move the line in {LIST}")
+        elif target in self.with_public:
+            self.with_public.add(path)
 
     def section(self, entry):
         bar = "// " + "-" * max(4, 96 - len(entry.path)) + " " + entry.path

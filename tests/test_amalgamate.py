@@ -251,6 +251,11 @@ class Refuses(BaseAmalgamate):
         self.write({"src/base/low.h": '#pragma once\n#include "../plan/high.h"\n'})
         self.refused("src/base/low.h:2", "includes a higher layer", "src/plan/high.h", "above")
 
+    def test_a_file_that_cannot_be_compiled_by_itself(self):
+        text = "#pragma once\nnamespace auspex {\ninline namespace AUSPEX_VERSION_NAMESPACE {}\n}\n"
+        self.write({"src/base/low.h": text})
+        self.refused("src/base/low.h:3", "AUSPEX_VERSION_NAMESPACE without src/auspex.hpp", "include it first")
+
     def test_an_unlisted_file(self):
         self.write({"src/plan/new.cpp": "int new_file;\n"})
         self.refused("src/plan/new.cpp", "missing from the file list", '#include "plan/new.cpp"')

@@ -7,6 +7,8 @@
 // Tests   tests/test_pool.cpp, tests/test_invariants.cpp, tests/test_json.cpp, tests/test_jinja.cpp,
 //         tests/test_plan.cpp.
 #pragma once
+#include "../auspex.hpp"
+
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(_M_FP_FAST)
 #error "auspex checks for NaN and infinity: compile its implementation in a file of its own, without -ffast-math"
 #endif
