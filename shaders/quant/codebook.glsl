@@ -214,7 +214,7 @@ vec2 share_scales(Share r) {
 #endif
 }
 
-// A half, whose products with all entries of the codebook are in the range of a half.
+// The largest scale: a half, as are its products with all entries of the codebook.
 #ifdef POWER
 const float SCALE_MAX = 65472.0 / 12.0;
 #else

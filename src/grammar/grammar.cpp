@@ -184,42 +184,38 @@ bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& h
 
 // --------------------------------------------------------------------------------------------- checks
 
-// What follows tests one expression, given whether the test holds of those that it consists of.
+// Tests of one expression, given their results for its parts.
 
-bool Rules::productive(ExprId e, const std::vector<uint8_t>& holds) {
-    const ExprNode n = pool[e];
-    if (n.regular) return pool.live(e);
+/// Of an expression that is neither regular nor an object. fallback: the result for one without parts.
+bool Rules::holds_by_parts(ExprId e, const std::vector<uint8_t>& holds, bool fallback) const {
+    const ExprNode& n = pool[e];
     const auto passes = [&holds](ExprId p) { return holds[p] != 0; };
     switch (n.kind) {
         case ExprKind::concat: return passes(n.a) && passes(n.b);
         case ExprKind::choice: return std::any_of(pool.parts(e).begin(), pool.parts(e).end(), passes);
         case ExprKind::repeat: return n.lo == 0 || passes(n.a);
         case ExprKind::rule: return passes(body[n.a]);
-        case ExprKind::members: return object_productive(objects[n.a], holds);
-        default: return true;
+        default: return fallback;
     }
+}
+
+bool Rules::productive(ExprId e, const std::vector<uint8_t>& holds) {
+    if (pool[e].regular) return pool.live(e);
+    if (pool[e].kind == ExprKind::members) return object_productive(objects[pool[e].a], holds);
+    return holds_by_parts(e, holds, true);
 }
 
 bool Rules::nullable(ExprId e, const std::vector<uint8_t>& holds) {
-    const ExprNode n = pool[e];
+    const ExprNode& n = pool[e];
     if (n.regular) return n.nullable;
-    const auto passes = [&holds](ExprId p) { return holds[p] != 0; };
-    switch (n.kind) {
-        case ExprKind::concat: return passes(n.a) && passes(n.b);
-        case ExprKind::choice: return std::any_of(pool.parts(e).begin(), pool.parts(e).end(), passes);
-        case ExprKind::repeat: return n.lo == 0 || passes(n.a);
-        case ExprKind::rule: return passes(body[n.a]);
-        case ExprKind::members: {
-            const std::vector<ObjectRule::Member>& listed = objects[n.a].listed;
-            return objects[n.a].min_count == 0 &&
-                   std::none_of(listed.begin(), listed.end(), [](const ObjectRule::Member& m) { return m.required; });
-        }
-        default: return false;
-    }
+    if (n.kind != ExprKind::members) return holds_by_parts(e, holds, false);
+    const std::vector<ObjectRule::Member>& listed = objects[n.a].listed;
+    return objects[n.a].min_count == 0 &&
+           std::none_of(listed.begin(), listed.end(), [](const ObjectRule::Member& m) { return m.required; });
 }
 
-/// Of each expression of these rules, whether a test holds of it. Each is tested once, and again when the test was
-/// found to hold of one that it consists of, so that the work is proportional to the grammar.
+/// Whether a test holds, for each expression of these rules. One is tested again only when the test was found to hold
+/// of one of its parts, so the work is proportional to the grammar.
 std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&),
                                      const std::vector<uint32_t>& order) {
     struct Use {

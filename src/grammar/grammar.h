@@ -80,6 +80,7 @@ struct Rules {
     /// so.
     std::vector<uint32_t> find_left_recursion(const std::vector<uint8_t>& nullables,
                                               std::vector<uint32_t>& order) const;
+    bool holds_by_parts(ExprId e, const std::vector<uint8_t>& holds, bool fallback) const;
     bool productive(ExprId e, const std::vector<uint8_t>& holds);
     bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& holds);
     bool nullable(ExprId e, const std::vector<uint8_t>& holds);

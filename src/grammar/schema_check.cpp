@@ -25,7 +25,7 @@ struct Keyword {
     const char* expected;
 };
 /// All but type, which gather_type() checks, and const, which may be anything. Some generators write null for a keyword
-/// that they do not set; where it is taken here, it says nothing, or is refused where the keyword would count.
+/// that they do not set: with kNull it is taken as absent, or refused only where the keyword is used.
 const Keyword kKeywords[] = {
     {"$ref", kString | kNull, Content::any, "a string"},
     {"additionalItems", kSchema | kNull, Content::schema, ""},

@@ -482,7 +482,7 @@ const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) 
 
 // ---------------------------------------------------------------------------------------------- errors
 
-/// The value of the schema that one was made of.
+/// The value of the given schema from which `made` was made.
 const Json* SchemaCompiler::written_as(const Json& made) const {
     const Json* at = &made;
     for (auto it = origin_.find(at); it != origin_.end(); it = origin_.find(at)) at = it->second;

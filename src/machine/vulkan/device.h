@@ -129,7 +129,7 @@ struct DeviceTraits {
     uint32_t type_readback = UINT32_MAX;  ///< host-visible, cached where there is one: ring
     bool uma = false;                     ///< one memory for both sides
     bool device_mapped = false;           ///< type_device can be written by the host directly
-    bool device_readable = false;         ///< and read as fast as type_readback: the host's cache holds both or none
+    bool device_readable = false;         ///< and read as fast as type_readback
     bool borrowed = false;
     bool short_loops = false;  ///< kShortLoops of quirks.h
     /// The workgroups of a dispatch start only when all of the dispatches before it have: stages may wait for each

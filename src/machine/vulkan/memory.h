@@ -109,8 +109,8 @@ class Memory {
 };
 
 /// Moves bytes between host and device memory with bounded staging: two halves of `half_bytes`, taken when they are
-/// needed first, or given. Mapped regions are written directly, without staging, and read if the host's cache holds
-/// them.
+/// needed first, or given. Mapped regions are written directly, without staging, and read directly where
+/// DeviceTraits::reads_device().
 ///
 /// thread    one. Not to be used on regions that a running submission uses.
 class Transfer {
