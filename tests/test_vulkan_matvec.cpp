@@ -500,6 +500,62 @@ TEST_CASE("without matrix units columns are cut into four or five parts, fewer o
     CHECK(parts(1) == 1);
 }
 
+TEST_CASE("products of many rows, whose sums do not fit beside x, give the bits of fewer rows") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    if (!matrix_fits(*v)) {
+        MESSAGE("skipped: the device has no matrix units of the shape that these products need");
+        v->finish();
+        return;
+    }
+    // Parts of the columns: eight of 12 tiles, five of two, three of one; 14 tile rows.
+    for (const auto& [type, d_in] :
+         {std::pair<Type, uint64_t>{Type::q4_k, 3072}, {Type::q6_k, 2560}, {Type::q8_0, 700}})
+        for (const vk::Epilogue epilogue : {vk::Epilogue::store, vk::Epilogue::add, vk::Epilogue::logits}) {
+            CAPTURE(d_in);
+            CAPTURE(static_cast<int>(epilogue));
+            const uint64_t d_out = 213;
+            const std::vector<uint8_t> file = random_matrix(type, d_out, d_in, 31);
+            test::Random random(6);
+            const std::vector<float> x = random.normals(8 * d_in), residual = random.normals(8 * d_out);
+            Job j;
+            j.type = type, j.d_out = d_out, j.d_in = d_in, j.matrix = true, j.a = &file, j.x = &x;
+            j.epilogue = epilogue, j.residual = &residual;
+            const Product four = product(*v, j, 4);
+            for (const uint32_t n : {5u, 6u, 7u, 8u}) {
+                CAPTURE(n);
+                const Product p = product(*v, j, n);
+                CHECK(std::memcmp(four.y.data(), p.y.data(), 4 * d_out * 4) == 0);
+                if (epilogue == vk::Epilogue::add)
+                    CHECK(std::memcmp(four.out.data(), p.out.data(), 4 * ((d_out + 15) / 16) * 4) == 0);
+            }
+        }
+    v->finish();
+}
+
+TEST_CASE("sums lie outside shared memory only where that saves a wave of workgroups") {
+    vk::DeviceTraits traits;
+    traits.max_shared_bytes = 49152;
+    traits.max_group_invocations = 1024;
+    traits.n_core = 132;
+    const auto choose = [&](uint32_t d_out, uint32_t d_in, uint32_t n_row, vk::Epilogue epilogue) {
+        return vk::choose_matvec(traits, true, vk::tiling(Type::q4_k, d_out, d_in), n_row, false, epilogue);
+    };
+    const auto held = [](const vk::MatvecChoice& c) { return c.key.constant(vk::spec::matvec_mma::kHeld); };
+    // Gate and up of 9B: 1536 tile rows on 132 cores.
+    for (const uint32_t n : {1u, 2u, 3u, 4u}) CHECK(held(choose(24576, 4096, n, vk::Epilogue::swiglu)) == 0);
+    const vk::MatvecChoice five = choose(24576, 4096, 5, vk::Epilogue::swiglu),
+                           eight = choose(24576, 4096, 8, vk::Epilogue::swiglu);
+    CHECK(held(five) == 6);
+    CHECK(five.tiles == 12);
+    CHECK(held(eight) == 6);
+    CHECK(eight.tiles == 6);
+    // An output projection: two tile rows a core.
+    CHECK(held(choose(4096, 4096, 8, vk::Epilogue::add)) == 0);
+    // Gate and up of 0.8B.
+    CHECK(held(choose(7168, 1024, 8, vk::Epilogue::swiglu)) == 0);
+}
+
 TEST_CASE("the parameters that determine a row's bits do not depend on the row count") {
     vk::DeviceTraits traits;
     traits.max_shared_bytes = 49152;
@@ -533,11 +589,14 @@ TEST_CASE("the parameters that determine a row's bits do not depend on the row c
                     else
                         CHECK(teams == (split <= 4 || split == 7 || (split == 8 && n == 1) ? 2 : 1));
                     CHECK(c.tiles <= c.key.constant(s::matvec_mma::kTiles));
-                    CHECK(vk::tune_impl::matrix_shared(n, split, c.key.constant(s::matvec_mma::kTiles), chunk, false) <=
-                          49152);
+                    const auto held = [](const vk::MatvecChoice& m) {
+                        return m.key.constant(s::matvec_mma::kHeld) > 0;
+                    };
+                    CHECK(vk::tune_impl::matrix_shared(n, split, c.key.constant(s::matvec_mma::kTiles), chunk, false,
+                                                       held(c)) <= 49152);
                     const vk::MatvecChoice head = vk::choose_matvec(traits, matrix, t, n, true, vk::Epilogue::logits);
-                    CHECK(vk::tune_impl::matrix_shared(n, split, head.key.constant(s::matvec_mma::kTiles), 1, true) <=
-                          49152);
+                    CHECK(vk::tune_impl::matrix_shared(n, split, head.key.constant(s::matvec_mma::kTiles), 1, true,
+                                                       held(head)) <= 49152);
                 }
             }
 }
