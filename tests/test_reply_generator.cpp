@@ -225,6 +225,23 @@ TEST_CASE("one by one, each token of the answer has logits, and thinking comes i
     CHECK(r.content == whole.content);
 }
 
+TEST_CASE("one by one, drafts do not compute rows that are taken back") {
+    const Model model = demo_model(1);
+    std::vector<Token> plain;
+    for (const int depth : {0, 3, 8}) {
+        CAPTURE(depth);
+        Session session = session_on(model, depth);
+        ReplyOptions o;
+        o.one_by_one = true;
+        o.max_tokens = 40;
+        const Replied r = replied(model, session, o);
+        CHECK(r.n_step == 40);
+        CHECK(session.stats().rows_decoded == 39);
+        if (depth == 0) plain = r.tokens;
+        CHECK(r.tokens == plain);
+    }
+}
+
 TEST_CASE("a reply goes on where it was cancelled") {
     const Model model = demo_model(1);
     ReplyOptions o;

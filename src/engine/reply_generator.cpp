@@ -48,8 +48,10 @@ struct ReplyGenerator::Impl {
     }
     size_t n_token() const { return history.size() - n_prompt - (finish == Finish::end ? 1 : 0); }
     bool is_over_budget() const { return thinking && n_token() >= options.max_thinking_tokens; }
+    bool is_one_by_one() const { return options.one_by_one && !thinking; }
     /// Tokens until the reply reaches a limit: none beyond them is of use.
     uint64_t n_wanted() const {
+        if (is_one_by_one()) return 1;  // drafts beyond it would be taken back, and verified again by the next step
         const uint64_t end = thinking ? std::min(options.max_tokens, options.max_thinking_tokens) : options.max_tokens;
         return std::max<uint64_t>(end, n_token() + 1) - n_token();
     }
@@ -124,7 +126,7 @@ Status ReplyGenerator::Impl::pause() {
     AUSPEX_TRY(session.impl()->drain());
     const detail::Timeline& timeline = session.impl()->timeline;
     const auto takes_more = [&] {
-        return finish == Finish::none && close.empty() && !is_over_budget() && !(options.one_by_one && !thinking);
+        return finish == Finish::none && close.empty() && !is_over_budget() && !is_one_by_one();
     };
     while (takes_more() && timeline.size() > timeline.n_given()) AUSPEX_TRY(sample());
     return close_if_due();
@@ -188,7 +190,7 @@ Status ReplyGenerator::Impl::take(Span<const Token> ids, bool sampled) {
     size_t n_taken = 0;
     for (const Token id : ids) {
         if (finish != Finish::none || is_over_budget()) break;
-        if (sampled && options.one_by_one && !thinking && n_taken > 0) break;
+        if (sampled && is_one_by_one() && n_taken > 0) break;
         std::string piece;
         AUSPEX_TRY(model.decode(Span<const Token>(&id, 1), DecodeOptions{options.special}).get(piece));
         if (thinking) {
