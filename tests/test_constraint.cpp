@@ -31,6 +31,36 @@ std::vector<Token> text_with(const Model& model, Setup setup, const std::vector<
     return out;
 }
 
+/// A text whose states exceed their memory when token number n_max is refused, as those of a grammar may.
+class Limited : public TextState {
+  public:
+    Limited(size_t n, size_t n_max) : n_(n), n_max_(n_max) {}
+    bool accept(Token) override {
+        over_ = n_ == n_max_;
+        n_ += !over_;
+        return !over_;
+    }
+    void rollback(size_t n) override {
+        n_ -= n;
+        over_ = false;
+    }
+    void mask(Span<uint32_t>) override {}
+    Status status() const override { return over_ ? Status(Code::unsupported, "the states take too much") : Status(); }
+    bool ended() const override { return false; }
+
+  private:
+    size_t n_, n_max_;
+    bool over_ = false;
+};
+
+/// The state of a session's text, which only a grammar of 256 MiB of states would bring to its limit.
+template <std::unique_ptr<TextState> ConstrainedText::*kState>
+struct StateOf {
+    friend std::unique_ptr<TextState>& state_of(ConstrainedText& text) { return text.*kState; }
+};
+std::unique_ptr<TextState>& state_of(ConstrainedText& text);
+template struct StateOf<&ConstrainedText::state_>;
+
 std::vector<Sampling> ways(const Constraint& c) {
     Sampling hot = seeded(c, 3, 2);
     Sampling filtered = seeded(c, 5);
@@ -326,6 +356,27 @@ TEST_CASE("a constraint that cannot go on is an error after the tokens before it
         if (plain.empty()) plain = history(session);
         CHECK(history(session) == plain);
         CHECK(session.next({}).ok());
+    }
+}
+
+TEST_CASE("a constraint that reaches its limit at a refused token ends after the tokens before it, at every depth") {
+    const Tiny tiny;
+    const Constraint all = rule(tiny.model, [](Span<const Token>, Token) { return true; });
+    const std::vector<Token> prompt = tiny_ids(10, 2);
+    const std::vector<Token> plain = text_with(tiny.model, {}, prompt, 20, constrained(all));
+    for (const int depth : {0, 1, 2, 8}) {
+        CAPTURE(depth);
+        Setup taught = with(Draft::lookup, depth);
+        taught.text_source.reset(new Truth(join(prompt, plain)));
+        Session session = draft_rig::open(tiny.model, std::move(taught));
+        sync(session, prompt);
+        REQUIRE(session.next(constrained(all), 1).ok());
+        state_of(session.impl()->constrained).reset(new Limited(1, 12));
+        Status s;
+        while (s.ok()) s = session.next(constrained(all)).status();
+        CHECK(s.code == Code::unsupported);
+        CHECK(session.next(constrained(all)).status().code == Code::unsupported);
+        CHECK(history(session) == join(prompt, std::vector<Token>(plain.begin(), plain.begin() + 12)));
     }
 }
 

@@ -81,7 +81,7 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
         Token id = 0;
         bool right = false;
         Status s = sample(i, i < n_guess ? guesses[i] : -1, sampling, &right).get(id);
-        if (!s.ok() && i > 0 && s.code == Code::bad_argument) {
+        if (i > 0 && (s.code == Code::bad_argument || s.code == Code::unsupported)) {
             --*n_right;  // the constraint cannot go on: the tokens before that stand, and the next call says so
             return {};
         }
