@@ -242,6 +242,37 @@ TEST_CASE("one by one, drafts do not compute rows that are taken back") {
     }
 }
 
+TEST_CASE("an end token that is ignored does not end the thinking, nor its limit") {
+    const Model model = demo_model(1);
+    Token end = 0;
+    while (!model.is_end(end)) ++end;
+    for (const bool free : {false, true}) {
+        Session session = session_on(model, 0);
+        test::sync(session, model.encode(kPrompt).value());
+        ReplyOptions o;
+        o.inside_thinking = true;
+        o.ignore_end = true;
+        o.max_thinking_tokens = 5;
+        o.max_tokens = 20;
+        o.free_thinking = free;
+        if (free) o.sampling.constraint = Constraint::create(model, Grammar::from_regex("[0-9]{30}").value()).value();
+        ReplyGenerator reply(model, session, o);
+        Replied r;
+        for (const Token id : {model.encode("a").value()[0], end, end}) add(&r, reply.push(id).value());
+        CHECK(reply.in_thinking());
+        CHECK(reply.tokens().size() == 3);
+        while (reply.ended() == Finish::none) {
+            const auto events = reply.next();
+            REQUIRE_MESSAGE(events.ok(), events.status().message());
+            add(&r, events.value());
+        }
+        add(&r, reply.finish().value());
+        CHECK(reply.ended() == Finish::length);
+        CHECK(reply.n_thinking_token() == 5);
+        CHECK(!r.content.empty());
+    }
+}
+
 TEST_CASE("a reply goes on where it was cancelled") {
     const Model model = demo_model(1);
     ReplyOptions o;

@@ -230,7 +230,7 @@ Status ReplyGenerator::Impl::take_one(Token id, const std::string& piece) {
 /// Tokens after it were sampled without the answer's constraint.
 std::string ReplyGenerator::Impl::find_end_of_thinking(Token id, const std::string& piece) {
     constexpr std::string_view kTag = "</think>";  // shown whatever DecodeOptions say
-    if (model.is_end(id)) return std::string(reply_generator_impl::kCloseThinking);
+    if (model.is_end(id) && !options.ignore_end) return std::string(reply_generator_impl::kCloseThinking);
     const size_t n_before = thought.size();
     thought += piece;
     const size_t at = thought.find(kTag);
