@@ -1112,7 +1112,8 @@ class AUSPEX_API Session {
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
     ///           names both numbers). device_lost: call move_to(), then sync() again.
     ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept, and history() is
-    ///           the one before or the beginning of `history`.
+    ///           the one before or the beginning of `history`; in the latter case the call that repeats it adds tokens,
+    ///           and a constrained text begins anew unless Sampling::constrained_from says where.
     /// cost      one prefill of the rows that no checkpoint covers, and copies of the rows and states that it goes back
     ///           to. Tokens of the last next() are taken back without computing any row, unless logits(), save() or
     ///           fork() was called since, or run_ahead had another cycle queued: the rows since the last checkpoint are
