@@ -2,6 +2,7 @@
 #include "../src/base/base.h"
 #include "../src/base/file.h"
 #include "../src/base/os.h"
+#include "../src/base/system.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -291,3 +292,59 @@ TEST_CASE("the names of all shards follow from the name of one") {
     CHECK(shard_paths("x-00001-of-00000.gguf", 0, 0).status().code == Code::bad_file);
     CHECK(shard_paths("x-00001-of-01025.gguf", 0, 1025).status().code == Code::bad_file);
 }
+
+#if defined(__linux__)
+TEST_CASE("free memory heeds the limits of the process's control group and of those around it") {
+    const struct {
+        const char* group;  ///< /proc/self/cgroup
+        std::vector<std::pair<const char*, const char*>> files;
+        uint64_t left;
+    } cases[] = {
+        // A service of systemd: files of the page cache that it can drop count as free.
+        {"0::/system.slice/a.service\n",
+         {{"system.slice/a.service/memory.max", "2000"},
+          {"system.slice/a.service/memory.high", "max"},
+          {"system.slice/a.service/memory.current", "700"},
+          {"system.slice/a.service/memory.stat", "anon 500\ninactive_file 200\n"}},
+         1500},
+        {"0::/a/b\n", {{"a/b/memory.max", "max"}, {"a/b/memory.high", "900"}, {"a/b/memory.current", "700"}}, 200},
+        // The limit of a group around it, which has used more than the group itself.
+        {"0::/a/b\n",
+         {{"a/memory.max", "1000"},
+          {"a/memory.current", "400"},
+          {"a/b/memory.max", "2000"},
+          {"a/b/memory.current", "100"}},
+         600},
+        {"0::/a\n", {{"a/memory.max", "1000"}, {"a/memory.current", "1001"}}, 0},
+        // A container: the topmost group that it sees is its own, whatever the path.
+        {"0::/\n", {{"memory.max", "1000"}, {"memory.current", "300"}}, 700},
+        {"12:cpu,memory:/docker/0a\n0::/\n",
+         {{"memory/memory.limit_in_bytes", "1000"},
+          {"memory/memory.usage_in_bytes", "400"},
+          {"memory/memory.stat", "inactive_file 1\ntotal_inactive_file 50\n"}},
+         650},
+        // Version 1, as Slurm sets it up.
+        {"8:cpuset:/x\n4:memory:/slurm/job\n1:name=memory:/y\n",
+         {{"memory/slurm/job/memory.limit_in_bytes", "1000"}, {"memory/slurm/job/memory.usage_in_bytes", "400"}},
+         600},
+        {"0::/a\n", {{"a/memory.max", "max"}, {"a/memory.current", "300"}}, UINT64_MAX},
+        {"4:memory:/a\n",
+         {{"memory/a/memory.limit_in_bytes", "9223372036854771712"}, {"memory/a/memory.usage_in_bytes", "400"}},
+         UINT64_MAX},
+        {"", {}, UINT64_MAX},
+    };
+    for (const auto& c : cases) {
+        CAPTURE(c.group);
+        const Folder root;
+        const auto write = [&](const std::string& name, const char* text) {
+            fs::create_directories((root.path / name).parent_path());
+            root.file(name.c_str(), text);
+        };
+        write("proc/self/cgroup", c.group);
+        for (const auto& [name, text] : c.files) write(std::string("sys/fs/cgroup/") + name, text);
+        CHECK(left_in_control_groups(root.path.string()) == c.left);
+    }
+    CHECK(left_in_control_groups("/nowhere") == UINT64_MAX);
+    CHECK(free_memory_bytes() <= left_in_control_groups(""));
+}
+#endif

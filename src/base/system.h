@@ -15,6 +15,12 @@ namespace detail {
 /// cost      tens of microseconds.
 uint64_t free_memory_bytes();
 
+#if defined(__linux__)
+/// What the control groups of this process leave, its own and those around it; UINT64_MAX without a limit.
+/// root      in front of /proc and /sys: empty but for tests.
+uint64_t left_in_control_groups(const std::string& root);
+#endif
+
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
