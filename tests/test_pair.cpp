@@ -105,6 +105,7 @@ struct Header {
     const char* arch = "qwen35";
     uint32_t n_block = 4, n_mtp = 0, d_model = 64, n_vocab = 8, n_token = 8;
     uint32_t n_output = 0;  ///< rows of a head of its own
+    Type type = Type::f32;
     bool blocks = true, trunk = true;
     std::vector<uint32_t> heads;
     std::vector<int32_t> types;  ///< of the tokens
@@ -124,7 +125,7 @@ struct Header {
         w.add("tokenizer.ggml.tokens", tokens);
         if (!types.empty()) w.add("tokenizer.ggml.token_type", types);
         auto add = [&](const std::string& name, uint64_t rows) {
-            w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model)));
+            w.tensor(name, type, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model)));
         };
         if (n_vocab) add("token_embd.weight", n_vocab);
         if (n_output) add("output.weight", n_output);
@@ -277,6 +278,24 @@ TEST_CASE("a smaller head in the draft file is used for drafts, a larger one is 
         REQUIRE(load(device, whole, {}, &one).ok());
         CHECK(listen(pair).text == listen(one).text);
     }
+}
+
+TEST_CASE("a copy of the embedding is a smaller head only where the model's embedding is its head") {
+    Header tied, untied;
+    untied.n_output = 8;
+    Header embedding = draft_header(), head = draft_header();
+    embedding.type = head.type = Type::f16;
+    head.n_output = 8;
+    const Gguf models[] = {tied.file(), untied.file()}, drafts[] = {embedding.file(), head.file()};
+    const bool used[2][2] = {{true, true}, {false, true}};
+    for (size_t m = 0; m < 2; ++m)
+        for (size_t d = 0; d < 2; ++d) {
+            CAPTURE(m);
+            CAPTURE(d);
+            Gguf pair;
+            REQUIRE(pair_files(models[m], drafts[d]).get(pair).ok());
+            CHECK((pair.tensor(kDraftHead) != nullptr) == used[m][d]);
+        }
 }
 
 TEST_CASE("files that do not belong together are rejected with the difference") {

@@ -157,7 +157,9 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     for (const std::string& key : counts) meta.push_back(*draft.find(key));
 
     std::vector<Tensor> tensors;
-    const Tensor *head = head_of(model), *smaller = head_of(draft);
+    // A copy of the embedding serves as the head only where the model's own does.
+    const bool tied = !model.tensor("output.weight");
+    const Tensor *head = head_of(model), *smaller = tied ? head_of(draft) : draft.tensor("output.weight");
     if (smaller && head && smaller->bytes >= head->bytes) smaller = nullptr;
     for (const Tensor& t : model.tensors())
         if (block_of(t.name) < int64_t{n_layer} && !(smaller && t.name == kDraftHead)) tensors.push_back(t);
