@@ -161,6 +161,40 @@ TEST_CASE("thinking that is too long is closed, and the constraint of the answer
         }
 }
 
+TEST_CASE("only a constraint that refuses the end of the thinking is blamed for it") {
+    class Rule : public TokenRule {
+      public:
+        explicit Rule(size_t n) : n_(n) {}
+        bool allows(Span<const Token> text, Token) const override { return text.size() < n_; }
+
+      private:
+        size_t n_;
+    };
+    const Model model = demo_model(1);
+    const size_t n_close = model.encode("\n</think>\n\n", EncodeOptions{true}).value().size();
+    Session session = session_on(model, 0);
+    const auto error = [&](const Constraint& constraint, float temperature) {
+        test::sync(session, model.encode(kPrompt).value());
+        ReplyOptions o;
+        o.inside_thinking = true;
+        o.max_thinking_tokens = 0;
+        o.max_tokens = 20;
+        o.sampling.temperature = temperature;
+        o.sampling.constraint = constraint;
+        ReplyGenerator reply(model, session, o);
+        Status s;
+        while (s.ok() && reply.ended() == Finish::none) s = reply.next().status();
+        return s.text;
+    };
+    const auto rule = [&](size_t n) { return Constraint::create(model, std::make_shared<const Rule>(n)).value(); };
+    const std::string blame = "set free_thinking";
+    CHECK(error(rule(n_close - 1), 0).find(blame) != std::string::npos);
+    const std::string at_end = error(rule(n_close), 0), hot = error(rule(20), -1);
+    CHECK(at_end.find("the constraint allows no token after") == 0);
+    CHECK(hot.find("sampling.temperature is -1") == 0);
+    CHECK(error(rule(20), 0).empty());
+}
+
 TEST_CASE("tokens of the thinking are counted up to its text's end, with drafts and without") {
     const Model model = demo_model(1);
     const std::vector<Token> tag = model.encode("</think>", EncodeOptions{true}).value();

@@ -60,6 +60,7 @@ struct ReplyGenerator::Impl {
     Status step();
     Status go_on(Token id);
     Status sample();
+    bool is_refused() const;
     Status pause();
     Status close_if_due();
     Status close_thinking(bool goes_on);
@@ -145,7 +146,7 @@ Status ReplyGenerator::Impl::sample() {
         finish = Finish::context;
         return {};
     }
-    if (s.code == Code::bad_argument && closed && options.sampling.constraint)
+    if (s.code == Code::bad_argument && closed && is_refused())
         return detail::fail(
             Code::bad_argument,
             "the grammar does not allow the text that closes the thinking after max_thinking_tokens: a line "
@@ -154,6 +155,16 @@ Status ReplyGenerator::Impl::sample() {
     AUSPEX_TRY(s);
     closed = false;
     return take(ids, true);
+}
+
+/// The constraint does not allow the reply so far.
+bool ReplyGenerator::Impl::is_refused() const {
+    const Sampling& how = options.sampling;
+    std::unique_ptr<detail::TextState> text;
+    if (!how.constraint || how.constrained_from > history.size() || !how.constraint.impl()->begin().get(text).ok())
+        return false;
+    const auto first = history.begin() + static_cast<std::ptrdiff_t>(how.constrained_from);
+    return !std::all_of(first, history.end(), [&](Token id) { return text->accept(id); });
 }
 
 /// Writes `close` in place of what was sampled beyond the last token. What constrains the answer begins after it.
