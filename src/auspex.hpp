@@ -1129,8 +1129,10 @@ class AUSPEX_API Session {
     ///           several, only the last can be an id that ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, max_tokens 0, a sampling value out of range, a constraint for another
     ///           vocabulary, or a constrained text that has ended or cannot go on.
-    ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: the history
-    ///           is as before the call; move_to() continues it.
+    ///           unsupported: a constrained text that is too ambiguous, or whose states take too much memory, to be
+    ///           followed further. out_of_memory: for the constrained text. context_full: the history has n_context
+    ///           tokens. cancelled: the history stays. device_lost: the history is as before the call; move_to()
+    ///           continues it.
     /// cost      one step of the model. Allocates nothing but what a constraint remembers of its text and the record of
     ///           a checkpoint, at most every 64 tokens; the memory of the checkpoint itself is already reserved.
     Result<Span<const Token>> next(const Sampling& sampling = {}, uint64_t max_tokens = UINT64_MAX);
@@ -1265,14 +1267,14 @@ class AUSPEX_API Session {
     /// checkpoints of earlier texts stay.
     ///
     /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids. cancelled: by cancel()
-    ///           or the progress callback; the history is `ids` all the same, except while rows are computed again
-    ///           after an earlier call failed: then it stays as it was.
+    ///           or the progress callback; the history is `ids` all the same, except after an earlier cancel() and
+    ///           while rows are computed again after an earlier call failed: then it stays as it was.
     Status score(Span<const Token> ids, const RowSink& row);
     /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
     /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Empties the history as sync() does.
     ///
-    /// errors    as score(); unsupported: no MTP block is loaded. out_of_memory: no room for the second context; the
-    ///           session goes on.
+    /// errors    as score(), but where that leaves `ids` the history is empty; unsupported: no MTP block is loaded.
+    ///           out_of_memory: no room for the second context; the session goes on.
     /// cost      d + 1 passes over `ids`. Opens a second context, which plan() does not count: while it runs, it takes
     ///           once more what create() took for states, keys, values and buffers, with all rows of the MTP block, and
     ///           two hidden rows for each token.

@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "../src/engine/model.h"
 #include "../src/plan/arch.h"
 #include "tiny.h"
@@ -67,6 +71,25 @@ TEST_CASE("a name or a chat template that is no text is refused") {
         CHECK(s.text.find(std::string("'") + key + "'") != std::string::npos);
         CHECK(s.text.find("a string") != std::string::npos);
     }
+    // A file of which only the template is wrong tells no model.
+    std::ifstream demo(kDemo, std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(demo), {}};
+    const std::string key = "tokenizer.chat_template";
+    const size_t type = text.find(key) + key.size();
+    REQUIRE(type < text.size());
+    text[type] = 10;  // a u64 instead of a string
+    const uint32_t n_text = detail::load<uint32_t>(reinterpret_cast<const std::byte*>(text.data()) + type + 4);
+    text.erase(type + 12, n_text);
+    const std::string path = (std::filesystem::temp_directory_path() / "auspex-test-template.gguf").string();
+    std::ofstream(path, std::ios::binary) << text;
+    FileInfo wrong;
+    const Status read = read_file_info(path.c_str()).get(wrong);
+    std::filesystem::remove(path);
+    REQUIRE_MESSAGE(read.ok(), read.message());
+    CHECK(wrong.plan_status.code == Code::bad_file);
+    CHECK(wrong.plan_status.text.find("'tokenizer.chat_template'") != std::string::npos);
+    CHECK(wrong.model.architecture.empty());
+    CHECK((wrong.model.n_layer == 0 && wrong.trunk.empty()));
 }
 
 TEST_CASE("metadata values keep their type, length and first elements") {

@@ -92,7 +92,10 @@ Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) AU
     info.plan_status = make_plan(gguf, plan_options).get(plan);
     if (!info.plan_status.ok()) return info;
     info.plan_status = describe_model(plan, gguf, &info.model);
-    if (!info.plan_status.ok()) return info;
+    if (!info.plan_status.ok()) {
+        info.model = ModelInfo();
+        return info;
+    }
     info.trunk = print_tape(plan, plan.trunk);
     for (const Tape& t : plan.mtp) info.mtp.push_back(print_tape(plan, t));
     return info;
