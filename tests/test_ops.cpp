@@ -303,6 +303,31 @@ TEST_CASE("gates follow sigmoid and silu from large negative to large positive v
     }
 }
 
+TEST_CASE("a NaN goes through every gate, limited or not") {
+    const uint32_t n = 37;
+    for (const NamedLoops* l : all_loops())
+        for (const uint32_t at : {0u, 20u, n - 1}) {  // also in what is left after whole vectors
+            CAPTURE(l->name);
+            CAPTURE(at);
+            Floats good(n, 9.0f), bad = good, y(n);
+            bad[at] = NAN;
+            for (const bool first : {true, false}) {
+                const float *a = first ? bad.data() : good.data(), *b = first ? good.data() : bad.data();
+                const auto check = [&] {
+                    for (uint32_t i = 0; i < n; ++i) CHECK(std::isnan(y[i]) == (i == at));
+                };
+                for (const float limit : {0.0f, 7.0f}) {
+                    l->swiglu(a, b, y.data(), n, limit);
+                    check();
+                }
+                l->silu_gate(a, b, y.data(), n);
+                check();
+                l->sigmoid_gate(a, b, y.data(), n);
+                check();
+            }
+        }
+}
+
 TEST_CASE("a value's bits do not depend on its index in a row or on the row's length") {
     test::Random r(9);
     const uint32_t n = 37;

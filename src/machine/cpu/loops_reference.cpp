@@ -35,8 +35,8 @@ void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
     for (uint32_t i = 0; i < n; ++i) {
         float a = silu(g[i]), b = u[i];
         if (limit > 0) {
-            a = std::fmin(a, limit);
-            b = std::fmax(-limit, std::fmin(b, limit));
+            a = a > limit ? limit : a;  // a NaN stays one, as it does not with fmin()
+            b = b > limit ? limit : b < -limit ? -limit : b;
         }
         y[i] = a * b;
     }
