@@ -302,6 +302,15 @@ TEST_CASE("tensor names and shapes are checked before they are used") {
     CHECK(one("a", {4}, 0).ok());
     CHECK(one(std::string(63, 'n'), {4}, 0).ok());
     refused(one("", {4}, 0), Code::bad_file, {"tensor name ''", "1 to 63"});
+    // The error names the bound that is met first.
+    const auto name_of = [](uint64_t n, size_t n_left) {
+        Raw raw;
+        raw.header(1, 0).u64(n).zeros(n_left);
+        return verdict(raw);
+    };
+    refused(name_of(uint64_t{1} << 60, 100), Code::bad_file,
+            {"a string of 1152921504606846976 bytes", "expected at most 63 (the limit here)"});
+    refused(name_of(uint64_t{1} << 60, 24), Code::bad_file, {"expected at most 24 (the rest of the file)"});
     refused(one(std::string(64, 'n'), {4}, 0), Code::bad_file, {"64 bytes", "63"});
     refused(one(std::string_view("a\0b", 3), {4}, 0), Code::bad_file, {"'a\\x00b'"});
     refused(one("a", {}, 0), Code::bad_file, {"0 dimensions", "1 to 4"});

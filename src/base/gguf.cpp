@@ -73,7 +73,7 @@ class Reader {
         if (n > cap || n > left_) {
             status_ =
                 fail(Code::bad_file, where(), ": a string of ", n, " bytes at byte ", position(), ", expected at most ",
-                     std::min(cap, left_), n > left_ ? " (the rest of the file)" : " (the limit here)", kAgain);
+                     std::min(cap, left_), left_ < cap ? " (the rest of the file)" : " (the limit here)", kAgain);
             return false;
         }
         const char* text = reinterpret_cast<const char*>(p_);
