@@ -259,6 +259,20 @@ TEST_CASE("a file that is written anew keeps who may read it") {
     }
 }
 
+TEST_CASE("a file that replaces a read-only one can be written until it does: one that is left is used again") {
+    Log log;
+    std::ofstream(log.path) << "old";
+    const fs::path temporary = log.path + ".auspex.tmp";
+    fs::permissions(log.path, fs::perms(0440));
+    TemporaryFile to;
+    REQUIRE(to.create(log.path.c_str()).ok());
+    CHECK(fs::status(temporary).permissions() == fs::perms(0640));
+    REQUIRE(to.file().write(0, "new", 3).ok());
+    REQUIRE(to.replace().ok());
+    CHECK(fs::status(log.path).permissions() == fs::perms(0440));
+    CHECK(!fs::exists(temporary));
+}
+
 TEST_CASE("a symbolic link stays one, and the file that it leads to is written, also where there is none yet") {
     Log log;
     const fs::path link = log.folder / "link", real = log.folder / "real" / "log";

@@ -102,7 +102,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
 }
 inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_str()).c_str()); }
 inline std::string without_links(const std::string& path) { return path; }
-inline void copy_mode(const std::string&, intptr_t) {}
+inline void copy_mode(const std::string&, intptr_t, bool) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
 inline bool is_updated(intptr_t) { return false; }  // it could not have been opened
@@ -197,10 +197,13 @@ inline std::string without_links(std::string path) {
     }
     return path;
 }
-/// A file that replaces another keeps who may read it.
-inline void copy_mode(const std::string& from, intptr_t to) {
+/// A file that replaces another keeps who may read it. is_written: until it does, its owner may write it. A process
+/// that is ended meanwhile leaves a file that the next one can open.
+inline void copy_mode(const std::string& from, intptr_t to, bool is_written) {
     struct stat info;
-    if (::stat(from.c_str(), &info) == 0) (void)!::fchmod(static_cast<int>(to), info.st_mode & 07777u);
+    if (::stat(from.c_str(), &info) != 0) return;
+    const mode_t mode = (info.st_mode & 07777u) | (is_written ? S_IRUSR | S_IWUSR : 0u);
+    (void)!::fchmod(static_cast<int>(to), mode);
 }
 /// So that the new name survives a loss of power. A file system that cannot do it is left alone.
 inline void sync_folder(const std::string& folder) {
@@ -254,7 +257,7 @@ inline bool rename_file(const std::string& from, const std::string& to) {
 }
 inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
 inline std::string without_links(const std::string& path) { return path; }
-inline void copy_mode(const std::string&, intptr_t) {}
+inline void copy_mode(const std::string&, intptr_t, bool) {}
 inline void sync_folder(const std::string&) {}
 inline uint64_t process_number() { return 0; }
 inline bool is_updated(intptr_t) { return false; }
@@ -377,12 +380,13 @@ Status TemporaryFile::create(const char* path) {
     }
     name_ = std::move(name);
     file_ = std::move(file);
-    disk_file_impl::copy_mode(path_, file_.handle_);
+    disk_file_impl::copy_mode(path_, file_.handle_, true);
     return {};
 }
 
 Status TemporaryFile::replace() {
     using namespace disk_file_impl;
+    copy_mode(path_, file_.handle_, false);
     AUSPEX_TRY(file_.sync());
     if (!kLocksNames) file_.close();
     if (!rename_file(name_, path_)) return refused(file_.path(), "replace", last_error());
