@@ -115,6 +115,36 @@ TEST_CASE("a trial judges short runs between long ones by their own time") {
         }
 }
 
+TEST_CASE("models that share the threads are not compared with one another, whoever else has run") {
+    for (const double ratio : {1.0, 5.0, 10.0})
+        for (const uint32_t phase : {1u, 20u, 50u, 1000u})
+            for (const uint32_t other : {1u, 4u}) {  // 4: whose times take the place of the first one's
+                CAPTURE(ratio);
+                CAPTURE(phase);
+                CAPTURE(other);
+                ThreadCount count(8);
+                Machine machine{8, 0};
+                double seconds = 0, best = 0;
+                for (uint32_t i = 0; i < 20000; ++i) {
+                    const bool second = i / phase % 2 == 1;
+                    const uint32_t owner = second ? other : 0, n = count.next(1, owner);
+                    const double share = second ? ratio : 1, s = machine.seconds(n) * share;
+                    seconds += s;
+                    best += machine.work / 8 * share;
+                    count.observe(1, s, machine.random.below(10) < 3, owner);
+                }
+                CHECK(seconds < 1.02 * best);
+            }
+    // Fewer threads are found for both of them together.
+    ThreadCount count(8);
+    Machine machine{8, 6};
+    for (uint32_t i = 0; i < 4000; ++i) {
+        const uint32_t owner = i / 20 % 2, n = count.next(1, owner);
+        count.observe(1, machine.seconds(n) * (owner == 0 ? 1 : 10), machine.is_late(n), owner);
+    }
+    CHECK(count.next(1, 0) <= 3);
+}
+
 TEST_CASE("runs that cannot be compared have the usual threads while a number is tried") {
     ThreadCount count(8);
     Machine machine{8, 0};

@@ -137,19 +137,19 @@ void Pool::run(Work work, void* context) {
     run_on(n_thread_, work, context);
 }
 
-void Pool::run_some(Work work, void* context, uint32_t kind) {
+void Pool::run_some(Work work, void* context, uint32_t kind, uint32_t owner) {
     if (jobs_.run || n_thread_ == 1) return run(work, context);
     const DefaultFloatMode mode;
     std::lock_guard<std::mutex> turn(run_mutex_);
     const uint32_t n_late = n_late_.load(std::memory_order_relaxed), n_slept = n_slept_.load(std::memory_order_relaxed);
     const auto begin = pool_impl::Clock::now();
-    run_on(count_.next(kind), work, context);
+    run_on(count_.next(kind, owner), work, context);
     const double took = seconds_since(begin);
     const bool late = n_late_.load(std::memory_order_relaxed) != n_late;
     const uint32_t calm = calm_.load(std::memory_order_relaxed);
     calm_.store(late ? std::min(2 * calm, pool_impl::kMaxCalm) : std::max(calm / 2, pool_impl::kMinCalm),
                 std::memory_order_relaxed);
-    count_.observe(kind, took, n_slept_.load(std::memory_order_relaxed) != n_slept);
+    count_.observe(kind, took, n_slept_.load(std::memory_order_relaxed) != n_slept, owner);
 }
 
 void Pool::run_on(uint32_t n, Work work, void* context) {

@@ -77,8 +77,10 @@ class Pool {
     ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
     /// The same on as many threads as pay beside other programs (ThreadCount); n_thread of `work` says how many.
-    /// kind      runs of one kind take the same time; from ThreadCount::kKind on they are not compared.
-    void run_some(Work work, void* context, uint32_t kind);
+    /// kind      runs of one kind and owner take the same time; from ThreadCount::kKind on they are not compared.
+    void run_some(Work work, void* context, uint32_t kind, uint32_t owner = 0);
+    /// A number that nobody else has got. Any thread.
+    uint32_t new_number() { return n_number_++; }
     /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
     void barrier();
@@ -130,6 +132,7 @@ class Pool {
     void* context_ = nullptr;
     uint32_t n_active_;  ///< threads of the present run; read by these alone
     ThreadCount count_;
+    std::atomic<uint32_t> n_number_{0};
 
     /// The number of runs so far, and in the low 16 bits how many threads the present one is for: the others are parked
     /// and may miss runs. 0 threads: the pool ends.

@@ -17,11 +17,11 @@ constexpr double kWeight = 1.0 / 8;  ///< of a new time
 
 }  // namespace thread_count_impl
 
-void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
+void ThreadCount::observe(uint32_t kind, double seconds, bool late, uint32_t owner) {
     using namespace thread_count_impl;
     if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
-    Usual& usual = usual_[kind];
-    if (is_tried(kind)) {
+    Usual& usual = usual_[place_of(kind, owner)];
+    if (is_tried(kind, owner)) {
         if (n_tried_ == 0 && !warm_) {  // threads wake up, and others' find other cores
             warm_ = true;
             return;
@@ -33,6 +33,7 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late) {
         if (n_tried_ == kTrial || too_slow) judge_trial(too_slow);
         return;
     }
+    if (usual.owner != owner) usual = {0, 0, owner};
     // The first times count in full, an outlier later on by a part.
     ++usual.n;
     usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);

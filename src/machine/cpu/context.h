@@ -178,6 +178,7 @@ class CpuContext : public Context {
     CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
+    uint32_t number_ = 0;         ///< among the users of the pool
     uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, not applied yet
     std::vector<bool> mtp_only_;  ///< by SlotId: not part of the trunk
     PackedMatrix draft_head_;     ///< rows of the MTP head's table for chosen ids, or empty
