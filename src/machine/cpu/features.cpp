@@ -9,7 +9,11 @@
 #include <cpuid.h>
 #endif
 #endif
-#if defined(__linux__)
+#if defined(_WIN32)
+#include "../../base/os_headers.h"
+
+#include <vector>
+#elif defined(__linux__)
 #include <sched.h>
 #endif
 #if AUSPEX_HAS_NEON && defined(__linux__)
@@ -77,7 +81,23 @@ bool has_arm(const char* key) {
 }
 #endif
 
-#if defined(__linux__)
+#if defined(_WIN32)
+/// Cores that the process may run on, of the processor group of this thread: threads do not leave it by themselves. 0:
+/// Windows does not say.
+uint32_t n_core_allowed() {
+    std::vector<SYSTEM_LOGICAL_PROCESSOR_INFORMATION> all;
+    DWORD n_byte = 0;
+    (void)GetLogicalProcessorInformation(nullptr, &n_byte);
+    all.resize(n_byte / sizeof all[0]);
+    if (all.empty() || !GetLogicalProcessorInformation(all.data(), &n_byte)) return 0;
+    DWORD_PTR allowed = 0, present = 0;
+    (void)GetProcessAffinityMask(GetCurrentProcess(), &allowed, &present);
+    if (allowed == 0) allowed = ~DWORD_PTR{0};  // a process of several groups
+    uint32_t n = 0;
+    for (const auto& part : all) n += part.Relationship == RelationProcessorCore && (part.ProcessorMask & allowed) != 0;
+    return n;
+}
+#elif defined(__linux__)
 /// The first number in a small file under /sys, or -1.
 long first_number(const char* pattern, int cpu) {
     char path[128];
@@ -138,6 +158,8 @@ uint32_t n_physical_core() {
         }
         if (cores > 0) n = cores;
     }
+#elif defined(_WIN32)
+    if (const uint32_t cores = features_impl::n_core_allowed(); cores > 0) n = cores;
 #elif defined(__APPLE__)
     for (const char* key : {"hw.perflevel0.physicalcpu", "hw.physicalcpu"}) {
         int v = 0;
