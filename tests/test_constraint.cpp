@@ -315,6 +315,40 @@ TEST_CASE("sync() with more tokens, another constraint and a call without one le
     CHECK(four(letters));
 }
 
+TEST_CASE("a text whose beginning is given goes on behind what sync() adds, without reading its tokens again") {
+    const Tiny tiny;
+    Session session = draft_rig::open(tiny.model, with(Draft::off, 0));
+    const std::vector<Token> prompt = tiny_ids(9, 1);
+    size_t n_ask = 0;
+    Sampling placed = constrained(rule(tiny.model, [&](Span<const Token> text, Token id) {
+        ++n_ask;
+        return text.size() % 2 == 0 ? id == 'a' : !tiny.model.is_end(id);
+    }));
+    placed.constrained_from = prompt.size();
+    sync(session, prompt);
+    std::vector<Token> text = prompt;
+    for (size_t i = 0; i < 50; ++i) {
+        text.push_back('a');
+        sync(session, text);
+        n_ask = 0;
+        more(session, 1, placed);
+        text = history(session);
+        CHECK(n_ask == 2);  // the token that sync() added, and the one that was sampled
+    }
+    // One that begins where next() is called begins behind what sync() has added, as before.
+    Sampling here = placed;
+    here.constrained_from = kFromHere;
+    sync(session, prompt);
+    text = join(prompt, {'a', 7});
+    sync(session, text);
+    CHECK(more(session, 1, here) == std::vector<Token>{'a'});
+    text = join(history(session), {7, 7});
+    sync(session, text);
+    Session fork;
+    REQUIRE(session.fork().get(fork).ok());
+    for (Session* s : {&session, &fork}) CHECK(more(*s, 1, here) == std::vector<Token>{'a'});
+}
+
 TEST_CASE("a rule of bytes decides") {
     const Tiny tiny;
     Constraint c;

@@ -146,12 +146,13 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
     }
     const bool goes_on = on() && constraint_ == sampling.constraint && first_ <= history.size();
     size_t first = sampling.constrained_from;
-    if (first == kFromHere) first = goes_on ? first_ : history.size();
+    if (first == kFromHere) first = goes_on && !extended_ ? first_ : history.size();
     if (first > history.size())
         return fail(Code::bad_argument, "sampling.constrained_from is ", first, " (in C ", first + 1,
                     "), the history has ", history.size(),
                     " tokens; the constrained text begins within or right behind it");
     if (!goes_on || first != first_) AUSPEX_TRY(begin(sampling.constraint, first));
+    extended_ = false;
     const size_t n = history.size() - first_;
     if (n_ > n) rollback(n_ - n);
     while (n_ < n) {
@@ -173,7 +174,8 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
 
 void ConstrainedText::replaced(size_t n_same, size_t size) {
     if (!on()) return;
-    if (n_same < size || n_same < first_) return forget();
+    if (n_same < first_) return forget();
+    extended_ = extended_ || n_same < size;
     rollback(first_ + n_ - std::min(first_ + n_, n_same));
 }
 
@@ -181,11 +183,15 @@ void ConstrainedText::forget() {
     constraint_ = Constraint();
     state_.reset();
     first_ = n_ = 0;
+    extended_ = false;
 }
 
 Status ConstrainedText::copy(const ConstrainedText& other) {
     forget();
-    return other.on() ? begin(other.constraint_, other.first_) : Status();
+    if (!other.on()) return {};
+    AUSPEX_TRY(begin(other.constraint_, other.first_));
+    extended_ = other.extended_;
+    return {};
 }
 
 bool ConstrainedText::accept(Token id) {
