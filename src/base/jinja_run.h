@@ -3,7 +3,7 @@
 // Owns    Run: scopes, output and bounds of one rendering; statements and expressions (jinja_run.cpp), filters
 //         (jinja_filter.cpp), tests, functions and methods (jinja_call.cpp).
 // Thread  one run belongs to one thread; many may share a program.
-// Tests   tests/test_jinja.cpp, tests/fuzz_chat.cpp
+// Tests   tests/test_jinja.cpp, tests/test_jinja_limits.cpp, tests/fuzz_chat.cpp
 #pragma once
 #include "jinja.h"
 #include "jinja_value.h"

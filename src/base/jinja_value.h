@@ -2,7 +2,7 @@
 //
 // Owns    Value and the Heap that holds what values refer to, until the run ends: a template cannot leak by a cycle.
 // Thread  one heap and its values belong to one thread.
-// Tests   tests/test_jinja.cpp
+// Tests   tests/test_jinja.cpp, tests/test_jinja_limits.cpp
 #pragma once
 #include "json.h"
 #include "marked.h"
