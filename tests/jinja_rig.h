@@ -12,7 +12,9 @@ constexpr char kVariables[] = R"({"n": 3, "x": 2.5, "s": "Hello, World", "e": ""
              {"role": "user", "content": "ok"}]})";
 
 /// What a template prints with the variables above, or its error.
-inline std::string printed(const std::string& source, const char* with = kVariables) {
+inline std::string printed(const std::string& source, const char* with = kVariables,
+                           uint64_t max_steps = auspex::detail::jinja::kMaxSteps,
+                           size_t max_bytes = auspex::detail::jinja::kMaxHeapBytes) {
     namespace jinja = auspex::detail::jinja;
     auspex::detail::Json variables;
     REQUIRE(auspex::detail::Json::parse(with).get(variables).ok());
@@ -20,6 +22,8 @@ inline std::string printed(const std::string& source, const char* with = kVariab
     auspex::Status s = jinja::parse(source).get(program);
     if (!s.ok()) return s.message();
     jinja::Run run(program);
+    run.max_steps = max_steps;
+    run.heap.max_bytes = max_bytes;
     for (size_t i = 0; i < variables.items().size(); ++i)
         run.set(variables.keys()[i], run.heap.of_json(variables.items()[i]));
     auspex::detail::Marked text;

@@ -1,5 +1,6 @@
 // base/jinja with templates and requests that take much time, memory or stack: bounded work, and errors that say which.
 #include "../src/base/chat.h"
+#include "allocations.h"
 #include "jinja_rig.h"
 #include "support.h"
 
@@ -91,6 +92,7 @@ TEST_CASE("a template that takes much of anything is given up when it is read") 
         "{{ ns.l is lower }}",
         "{{ ns.l | tojson | length }}",
         "{{ range(99999) | first }}",
+        "{{ ns.s.strip((ns.s[:262144] | replace('a', 'b')) ~ 'a') | length }}",
     };
     for (const char* body : kBodies) {
         CAPTURE(body);
@@ -103,4 +105,60 @@ TEST_CASE("a template that takes much of anything is given up when it is read") 
         CHECK_MESSAGE(told, note);
         CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
     }
+}
+
+TEST_CASE("filters that name filters nest no deeper than a template may") {
+    const auto maps = [](size_t n) { return printed("{{ 'a' | map(" + repeated("'map', ", n) + "'upper') | list }}"); };
+    CHECK(maps(2) == "[[['A']]]");
+    CHECK(maps(1000).find("it nests more than 400 levels deep") != std::string::npos);
+}
+
+TEST_CASE("the steps of a filter, function or method grow with what it goes through") {
+    // Each goes through more than 3000 values or bytes; the arguments alone are far fewer, or are counted 64 at a time.
+    std::string names, given;
+    for (int i = 0; i < 300; ++i) {
+        const std::string name = (i ? ", a" : "a") + std::to_string(i);
+        names += name;
+        given += name + "=1";
+    }
+    const std::string rows[] = {
+        "{{ 9000 in range(6000) }}",
+        "{{ range(900) | sort | first }}",
+        "{{ (range(100) | list) | select('in', range(100, 6000)) | list }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ([ns] * 400) | map(attribute='a.a.a.a.a.a.a.a.b') | list }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{% set ns.b = 1 %}{{ ([ns] * 400) | sum('a.a.a.a.a.a.a.a.b', 0) "
+        "}}",
+        "{{ (['ab'] * 100) | map('trim', ('x' * 80) * 80) | list }}",
+        "{{ 'ab'.strip(('x' * 80) * 80) }}",
+        "{% macro f(" + names + ") %}{% endmacro %}{{ f(" + given + ") }}",
+    };
+    for (const std::string& source : rows) {
+        CAPTURE(source);
+        CHECK(printed(source, test::kVariables, 3000).find("it takes more than 3000 steps") != std::string::npos);
+    }
+}
+
+TEST_CASE("a filter, function or method stops where the memory of a run ends") {
+    std::string many = "{\"m\": {\"first\": 1";
+    for (int i = 0; i < 14000; ++i) many += ", \"v" + std::to_string(i) + "\": 0";
+    many += "}}";
+    const auto stops = [](const std::string& source, const char* variables, int64_t max_allocated) {
+        CAPTURE(source);
+        const test::AllocationCount allocated;
+        const std::string text = printed(source, variables, jinja::kMaxSteps, size_t{1} << 20);
+        const bool told =
+            text.find("more than 1 MiB") != std::string::npos || text.find("at most 131072") != std::string::npos;
+        CHECK_MESSAGE(told, text.substr(0, 200));
+        CHECK(allocated.bytes() < max_allocated);
+    };
+    for (const char* source :
+         {"{{ (['x' * 1000] * 1000) | sum(start='') | length }}", "{{ ([[1] * 100] * 1000) | sum(start=[]) | length }}",
+          "{{ (',' * 100000).split(',') | length }}", "{{ (', ' * 100000).split() | length }}",
+          "{{ (', ' * 100000).rsplit(none, 100000) | length }}", "{{ ([1] * 30000) | batch(1) | list | length }}",
+          "{{ ('a' * 100000) | replace('', u) | length }}", "{{ ('a' ~ u) * 400000 }}",
+          "{% set s = 'a' * 200000 %}{{ s[0] }}"})
+        stops(source, "{\"u\": \"b\"}", 4 << 20);
+    // Reading these variables takes 4.4 MB.
+    for (const char* source : {"{{ m | items | list | length }}", "{{ m | list | length }}"})
+        stops(source, many.c_str(), 6 << 20);
 }

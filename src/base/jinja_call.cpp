@@ -40,6 +40,7 @@ Value Run::call(const Node& n, const Value* caller) {
 
 Value Run::macro(const Value& which, const Arguments& args, const Value* caller) {
     const Node& n = program_.nodes[static_cast<uint32_t>(which.integer)];
+    if (!step(uint64_t{args.items.size()} * n.names.size() / 16)) return Value();
     push_scope(std::min(static_cast<size_t>(which.integer >> 32), scopes_.size() - 1));
     for (size_t i = 0; i < n.names.size() && !failed(); ++i) {
         const Value* given = args.find(i, n.names[i]);
@@ -282,13 +283,17 @@ bool is_all(std::string_view text, std::string_view what) {
 }  // namespace call_impl
 using call_impl::is_all;
 
+Value Run::strip(const Marked& text, const Arguments& args, bool left, bool right) {
+    const Value* given = args.find(0, "chars");
+    const std::string characters = text_argument(args, 0, "chars").text;
+    const bool spaces = given == nullptr || given->is(Value::Kind::none);
+    return step(characters.size()) ? heap.string(stripped(text, spaces ? nullptr : &characters, left, right)) : Value();
+}
+
 Value Run::string_method(const Value& of, const std::string& name, const Arguments& args) {
     const Marked& text = of.marked();
-    if (name == "strip" || name == "lstrip" || name == "rstrip") {
-        const std::string characters = text_argument(args, 0, "chars").text;
-        return heap.string(
-            stripped(text, args.items.empty() ? nullptr : &characters, name != "rstrip", name != "lstrip"));
-    }
+    if (name == "strip" || name == "lstrip" || name == "rstrip")
+        return strip(text, args, name != "rstrip", name != "lstrip");
     if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit");
     for (const char* search : {"startswith", "endswith", "find", "rfind", "index", "rindex", "count"})
         if (name == search) return searched(text, name, args);
@@ -350,7 +355,7 @@ Value Run::searched(const Marked& text, const std::string& name, const Arguments
     }
     const std::string part = text_argument(args, 0, "sub").text;
     if (!step_search(text.text, part)) return Value();
-    const auto characters = [](std::string_view s) { return static_cast<int64_t>(character_starts(s).size()) - 1; };
+    const auto characters = [](std::string_view s) { return static_cast<int64_t>(count_characters(s)); };
     if (name == "count") {
         if (part.empty()) return Heap::integer(ends_before ? 0 : characters(within) + 1);
         int64_t n = 0;
@@ -391,7 +396,7 @@ Value Run::padded(const Marked& text, const std::string& name, const Arguments& 
     const int64_t width = integer_argument(args, 0, "width", 0);
     const bool zeros = name == "zfill";
     const std::string fill = zeros ? "0" : text_argument(args, 1, "fillchar", " ").text;
-    const size_t n_character = character_starts(text.text).size() - 1;
+    const size_t n_character = count_characters(text.text);
     if (width > 100000 || fill.empty()) return wrong(name, ": expected at most 100000 characters, and one that fills");
     const size_t n = width > static_cast<int64_t>(n_character) ? static_cast<size_t>(width) - n_character : 0;
     // Python's rule for an odd rest.
@@ -409,7 +414,7 @@ Value Run::fields(const Marked& format, const Arguments& args) {
     const std::string& f = format.text;
     Marked out;
     size_t n_plain = 0;
-    for (size_t from = 0; from <= f.size() && fits(out);) {
+    for (size_t from = 0; from <= f.size() && fits(out) && step(args.items.size() / 16);) {
         const size_t at = std::min(f.find_first_of("{}", from), f.size());
         out.add(format.cut(from, at));
         if (at == f.size()) break;
@@ -443,40 +448,39 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
     const int64_t max = integer_argument(args, 1, "maxsplit", -1);
     if (!step_search(text.text, separator)) return Value();
     if (!spaces && separator.empty()) return wrong("split: the separator is empty");
-    std::vector<std::pair<size_t, size_t>> cuts;  // of the separators
     const std::string& s = text.text;
-    size_t end = s.size(), begin = 0;
-    if (spaces) {
-        const std::string_view inner = trim_space(s);
-        if (inner.empty()) return heap.list({});
-        begin = static_cast<size_t>(inner.data() - s.data());
-        end = begin + inner.size();
-        for (size_t at = begin, n = 0; at < end; at += n) {
-            if (!is_python_space(decode_utf8(s.data() + at, end - at, &n))) continue;
-            if (!cuts.empty() && cuts.back().second == at)
-                cuts.back().second += n;
-            else
-                cuts.emplace_back(at, at + n);
+    const std::string_view inner = spaces ? trim_space(s) : std::string_view(s);
+    if (spaces && inner.empty()) return heap.list({});
+    size_t begin = static_cast<size_t>(inner.data() - s.data()), at = begin, end = begin + inner.size();
+    const size_t inner_end = end;
+    // From where to where the next separator reaches; without one, from the end.
+    const auto next = [&](size_t from) {
+        if (!spaces) {
+            const size_t found = std::min(s.find(separator, from), inner_end);
+            return std::make_pair(found, found + separator.size());
         }
-    } else {
-        for (size_t at = s.find(separator); at != std::string::npos; at = s.find(separator, at + separator.size()))
-            cuts.emplace_back(at, at + separator.size());
+        std::pair<size_t, size_t> space(inner_end, inner_end);
+        for (size_t n = 0; from < inner_end && (space.first == inner_end || from == space.second); from += n)
+            if (is_python_space(decode_utf8(s.data() + from, inner_end - from, &n)))
+                space = {std::min(space.first, from), from + n};
+        return space;
+    };
+    size_t n_left = max < 0 ? SIZE_MAX : static_cast<size_t>(max);
+    if (from_right && max >= 0) {
+        size_t n_cut = 0;
+        for (auto cut = next(at); cut.first < inner_end; cut = next(cut.second)) ++n_cut;
+        // What is left whole keeps its white space.
+        if (spaces && n_cut >= n_left) begin = 0;
+        for (; n_cut > n_left; --n_cut) at = next(at).second;
     }
-    if (max >= 0 && cuts.size() > static_cast<size_t>(max)) {
-        const auto kept = static_cast<std::ptrdiff_t>(max);
-        if (from_right)
-            cuts.erase(cuts.begin(), cuts.end() - kept);
-        else
-            cuts.resize(static_cast<size_t>(max));
-    }
-    // What is left whole keeps its white space.
-    if (spaces && max >= 0 && cuts.size() == static_cast<size_t>(max))
-        (from_right ? begin : end) = from_right ? 0 : s.size();
     std::vector<Value> parts;
-    for (const auto& cut : cuts) {
+    for (; n_left > 0 && !heap.full(); --n_left) {
+        const auto cut = next(at);
+        if (cut.first == inner_end) break;
         parts.push_back(heap.string(text.cut(begin, cut.first)));
-        begin = cut.second;
+        begin = at = cut.second;
     }
+    if (spaces && !from_right && n_left == 0) end = s.size();
     parts.push_back(heap.string(text.cut(begin, end)));
     return heap.list(std::move(parts));
 }

@@ -11,14 +11,15 @@ namespace detail {
 namespace jinja {
 
 Marked stripped(const Marked& text, const std::string* characters, bool left, bool right) {
-    const auto goes = [characters](uint32_t c) {
-        if (characters == nullptr) return is_python_space(c);
-        std::string one;
-        append_utf8(one, c);
-        return characters->find(one) != std::string::npos;
+    std::vector<uint32_t> given;
+    size_t n = 0;
+    for (size_t at = 0; characters != nullptr && at < characters->size(); at += n)
+        given.push_back(decode_utf8(characters->data() + at, characters->size() - at, &n));
+    std::sort(given.begin(), given.end());
+    const auto goes = [&](uint32_t c) {
+        return characters == nullptr ? is_python_space(c) : std::binary_search(given.begin(), given.end(), c);
     };
     std::string_view rest = text.text;
-    size_t n = 0;
     while (left && !rest.empty() && goes(decode_utf8(rest.data(), rest.size(), &n))) rest.remove_prefix(n);
     while (right && !rest.empty()) {
         size_t at = rest.size() - 1;
@@ -121,24 +122,26 @@ int64_t Run::integer_argument(const Arguments& args, size_t place, const char* n
 }
 
 Value Run::attribute(Value of, const Value* name) {
-    if (name == nullptr) return of;
-    const std::string path = text_of(*name).text;
-    for (size_t from = 0; from <= path.size() && !of.is(Value::Kind::undefined);) {
-        const size_t dot = std::min(path.find('.', from), path.size());
-        const std::string part = path.substr(from, dot - from);
-        const bool is_index =
-            !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
-        of = item_of(of, is_index ? Heap::integer(std::strtoll(part.c_str(), nullptr, 10)) : heap.input(part));
-        from = dot + 1;
+    if (name != nullptr && step(name->weight())) {
+        const std::string path = text_of(*name).text;
+        for (size_t from = 0; from <= path.size() && !of.is(Value::Kind::undefined) && step();) {
+            const size_t dot = std::min(path.find('.', from), path.size());
+            const std::string part = path.substr(from, dot - from);
+            const bool is_index =
+                !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
+            of = is_index ? item_of(of, Heap::integer(std::strtoll(part.c_str(), nullptr, 10))) : member_of(of, part);
+            from = dot + 1;
+        }
     }
-    return of;
+    return step(1 + of.weight()) ? of : Value();
 }
 
 Value Run::pairs(const Value& map, ListForm form) {
     if (map.is(Value::Kind::undefined)) return heap.list({});
     if (!map.is_map()) return wrong(map.kind_name(), " has no items, expected a map");
     std::vector<Value> list;
-    for (size_t i = 0; i < map.items().size(); ++i) list.push_back(heap.tuple({heap.key(map, i), map.items()[i]}));
+    for (size_t i = 0; i < map.items().size() && !heap.full(); ++i)
+        list.push_back(heap.tuple({heap.key(map, i), map.items()[i]}));
     return heap.list(std::move(list), form);
 }
 
@@ -157,8 +160,7 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
         }
         case Filter::items: return pairs(v, kIterator);
         case Filter::length:
-            if (v.is(Value::Kind::string))
-                return Heap::integer(static_cast<int64_t>(character_starts(v.text()).size()) - 1);
+            if (v.is(Value::Kind::string)) return Heap::integer(static_cast<int64_t>(count_characters(v.text())));
             if (v.is(Value::Kind::list) || v.is_map()) return Heap::integer(static_cast<int64_t>(v.items().size()));
             if (v.is(Value::Kind::undefined) || (v.is(Value::Kind::none) && v.integer != 0)) return Heap::integer(0);
             return wrong(v.kind_name(), " has no length");
@@ -229,11 +231,7 @@ Value Run::text_filter(Filter which, const Value& v, const Arguments& args) {
             return replaced(text, old != nullptr ? text_of(*old) : Marked(), by != nullptr ? text_of(*by) : Marked(),
                             integer_argument(args, 2, "count", -1));
         }
-        case Filter::trim: {
-            const bool given = args.find(0, "chars") != nullptr;
-            const std::string characters = text_argument(args, 0, "chars").text;
-            return heap.string(stripped(text, given ? &characters : nullptr, true, true));
-        }
+        case Filter::trim: return strip(text, args, true, true);
         default: return heap.string(std::move(text));
     }
 }
@@ -287,6 +285,7 @@ Value Run::mapped(std::vector<Value>&& items, const Arguments& args) {
     if (const Value* by = args.find("attribute")) {
         const Value* absent = args.find("default");
         for (Value& v : items) {
+            if (failed()) return Value();
             v = attribute(v, by);
             if (absent != nullptr && v.is(Value::Kind::undefined)) v = *absent;
         }
@@ -296,15 +295,21 @@ Value Run::mapped(std::vector<Value>&& items, const Arguments& args) {
     Filter filter_of = Filter::string;
     if (failed() || !find_filter(name, &filter_of))
         return wrong("map needs an attribute or a filter, found ", quote(name));
+    // One level for each `map` that the arguments name: an item may be a text of one character, which has itself for
+    // one.
+    const Level level(depth_);
     Arguments rest;
     rest.items.assign(args.items.begin() + 1, args.items.end());
+    heap.charge(rest.items.size() * sizeof(Value));
     std::vector<std::string> names;
     if (args.names != nullptr) {
         names.assign(args.names->begin() + 1, args.names->end());
         rest.names = &names;
     }
+    uint64_t weight = rest.items.size() / 64;
+    for (const Value& v : rest.items) weight += v.weight();
     for (Value& v : items) {
-        v = step() ? filter(filter_of, v, rest) : Value();
+        v = step(1 + weight + v.weight()) ? filter(filter_of, v, rest) : Value();
         if (failed()) return Value();
     }
     return heap.list(std::move(items));
@@ -322,8 +327,8 @@ Value Run::selected(Filter which, const std::vector<Value>& items, const Argumen
     const Value argument = args.items.size() > at + 1 ? args.items[at + 1] : Value();
     std::vector<Value> kept;
     for (const Value& v : items) {
-        if (!step()) return Value();
         const Value of = attribute(v, by_attribute ? &args.items[0] : nullptr);
+        if (failed()) return Value();
         if ((tests ? test(by, of, argument) : of.truth()) == wanted) kept.push_back(v);
     }
     return heap.list(std::move(kept));
@@ -343,7 +348,7 @@ std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* at
     };
     std::vector<Value> keys;
     for (const Value& item : items) {
-        if (!step()) break;
+        if (failed()) break;
         if (names.size() < 2) {
             keys.push_back(key(item, names.empty() ? nullptr : &names[0]));
             continue;
@@ -360,7 +365,7 @@ Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bo
     std::vector<size_t> order(items.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return !failed() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
+        return step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
     });
     std::vector<Value> list;
     for (const size_t i : order) list.push_back(items[i]);
@@ -372,7 +377,7 @@ Value Run::grouped(const std::vector<Value>& items, const Arguments& args) {
     const Value* absent = args.find(1, "default");
     if (by == nullptr) return wrong("groupby needs an attribute");
     std::vector<Value> pairs, keys = keys_of(items, by, args.flag(2, "case_sensitive"));
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (size_t i = 0; i < items.size() && !failed(); ++i) {
         Value name = attribute(items[i], by);
         if (absent != nullptr && name.is(Value::Kind::undefined)) name = keys[i] = *absent;
         pairs.push_back(heap.list({name, items[i], keys[i]}));
@@ -423,7 +428,7 @@ Value Run::divided(Filter which, const std::vector<Value>& items, const Argument
     const size_t n = static_cast<size_t>(given), n_item = items.size();
     const Value* fill = args.find(1, "fill_with");
     std::vector<Value> parts;
-    for (size_t i = 0, at = 0; by_row ? at < n_item : i < n; ++i) {
+    for (size_t i = 0, at = 0; (by_row ? at < n_item : i < n) && !heap.full(); ++i) {
         const size_t rest = by_row ? 0 : n_item % n, size = by_row ? n : n_item / n + (i < rest ? 1 : 0);
         const size_t end = std::min(n_item, at + size);
         std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
@@ -499,7 +504,7 @@ Value Run::formatted(const Marked& format, const std::vector<Value>& values) {
             const std::vector<size_t> starts = character_starts(one.text);
             one = one.cut(0, starts[std::min(starts.size() - 1, static_cast<size_t>(n_digit))]);
         }
-        const size_t n_character = character_starts(one.text).size() - 1;
+        const size_t n_character = count_characters(one.text);
         const std::string pad(n_character < static_cast<size_t>(width) ? static_cast<size_t>(width) - n_character : 0,
                               zeros && !left && kind != 's' ? '0' : ' ');
         const size_t n_sign = !pad.empty() && pad[0] == '0' && one.text[0] == '-' ? 1 : 0;

@@ -12,17 +12,6 @@ namespace detail {
 namespace jinja {
 namespace run_impl {
 
-/// Counts one level of nested evaluation.
-struct Level {
-    explicit Level(uint32_t& depth) : depth_(depth) { ++depth_; }
-    ~Level() { --depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-
-  private:
-    uint32_t& depth_;
-};
-
 /// An index into n elements: a negative one counts from the end. False: there is no such element.
 bool in_range(int64_t i, size_t n, size_t* to) {
     if (i < 0) i += static_cast<int64_t>(n);
@@ -51,8 +40,19 @@ std::vector<size_t> slice_places(const Value& from, const Value& to, int64_t ste
 
 }  // namespace run_impl
 
-std::vector<size_t> character_starts(std::string_view text) {
+size_t count_characters(std::string_view text) {
+    size_t count = 0, n = 0;
+    for (size_t at = 0; at < text.size(); at += n, ++count) decode_utf8(text.data() + at, text.size() - at, &n);
+    return count;
+}
+
+std::vector<size_t> Run::character_starts(std::string_view text) {
     std::vector<size_t> starts;
+    const size_t max = heap.max_bytes / sizeof(size_t);
+    if (text.size() > max) {
+        wrong("a text of ", text.size(), " bytes, at most ", max, " can be taken apart into characters");
+        text = {};
+    }
     size_t n = 0;
     for (size_t at = 0; at < text.size(); at += n) {
         starts.push_back(at);
@@ -88,7 +88,7 @@ bool Run::step(uint64_t n) {
     n_step_ += n;
     if (n_step_ > max_steps) wrong("it takes more than ", max_steps, " steps");
     if (depth_ > kMaxRunDepth) wrong("it nests more than ", kMaxRunDepth, " levels deep: does a macro call itself?");
-    if (heap.full() || (out_ != nullptr && out_->text.size() > heap.max_bytes))
+    if (heap.full() || (out_ != nullptr && out_->bytes() > heap.max_bytes))
         wrong("it needs more than ", heap.max_bytes >> 20, " MiB");
     return !failed();
 }
@@ -98,7 +98,7 @@ bool Run::step_search(const std::string& text, const std::string& part) {
 }
 
 bool Run::fits(const Marked& text) {
-    if (text.text.size() > heap.max_bytes) wrong("a text of more than ", heap.max_bytes >> 20, " MiB");
+    if (text.bytes() > heap.max_bytes) wrong("a text of more than ", heap.max_bytes >> 20, " MiB");
     return !failed();
 }
 
@@ -113,7 +113,7 @@ Marked Run::captured(uint32_t body) {
 // ---------------------------------------------------------------------------------- statements
 
 Run::Flow Run::statement(uint32_t id) {
-    const run_impl::Level level(depth_);
+    const Level level(depth_);
     const Node& n = program_.nodes[id];
     line_ = n.line;
     if (!step()) return Flow::next;
@@ -238,13 +238,12 @@ Run::Flow Run::for_statement(uint32_t id, const Value& over, size_t depth) {
 // --------------------------------------------------------------------------------- expressions
 
 Value Run::expression(uint32_t id) {
-    const run_impl::Level level(depth_);
+    const Level level(depth_);
     const Node& n = program_.nodes[id];
     if (!step()) return Value();
     const uint32_t line = std::exchange(line_, n.line);
     const Value v = evaluate(n);
-    n_step_ += v.weight();
-    if (!failed()) line_ = line;
+    if (step(v.weight())) line_ = line;
     return v;
 }
 
@@ -326,12 +325,7 @@ void Run::add_member(MapMaker& map, const Value& key, const Value& value) {
 Value Run::member(const Value& of, std::string_view name, const Node& n) {
     if (failed()) return Value();
     if (of.is(Value::Kind::undefined)) return wrong(n.text.empty() ? "a value" : quote(n.text), " is undefined");
-    if (of.is_map()) {
-        const Value* found = of.find(name);
-        return found != nullptr ? *found : Value();
-    }
-    if (of.is(Value::Kind::list) && of.integer == kGroup) return item_of(of, heap.input(name));
-    if (!of.is(Value::Kind::loop)) return Value();
+    if (!of.is(Value::Kind::loop)) return member_of(of, name);
     const Data& loop = *of.data;
     const int64_t i = static_cast<int64_t>(loop.i), count = static_cast<int64_t>(loop.items.size()) - 1;
     if (name == "index") return Heap::integer(i + 1);
@@ -347,6 +341,13 @@ Value Run::member(const Value& of, std::string_view name, const Node& n) {
     return Value();
 }
 
+Value Run::member_of(const Value& of, std::string_view name) {
+    if (of.is(Value::Kind::list) && of.integer == kGroup)
+        return name == "grouper" ? of.items()[0] : name == "list" ? of.items()[1] : Value();
+    const Value* found = of.find(name);
+    return found != nullptr ? *found : Value();
+}
+
 Value Run::item(const Node& n) {
     const Value of = expression(n.a), key = expression(n.b);
     if (failed()) return Value();
@@ -360,8 +361,7 @@ Value Run::item_of(const Value& of, const Value& key) {
         const Value* found = of.find(key);
         return found != nullptr ? *found : Value();
     }
-    if (of.is(Value::Kind::list) && of.integer == kGroup && key.is(Value::Kind::string))
-        return key.text() == "grouper" ? of.items()[0] : key.text() == "list" ? of.items()[1] : Value();
+    if (key.is(Value::Kind::string)) return member_of(of, key.text());
     size_t at = 0;
     if (!key.is_number() || key.is(Value::Kind::real)) return Value();
     if (of.is(Value::Kind::list))
@@ -463,7 +463,7 @@ Value Run::add(const Value& a, const Value& b) {
 /// A string or a list n times.
 Value Run::repeated(const Value& what, int64_t n) {
     const bool string = what.is(Value::Kind::string);
-    const size_t size = string ? what.text().size() : what.items().size() * sizeof(Value);
+    const size_t size = string ? what.marked().bytes() : what.items().size() * sizeof(Value);
     const size_t count = size == 0 || n < 0 ? 0 : static_cast<size_t>(n);
     if (count > 0 && count > heap.max_bytes / size) return wrong("a value of more than ", heap.max_bytes >> 20, " MiB");
     if (!step(count)) return Value();
@@ -539,7 +539,7 @@ bool Run::contains(const Value& whole, const Value& part) {
     if (whole.is_map()) return whole.find(part) != nullptr;
     if (whole.is(Value::Kind::list))
         return std::any_of(whole.items().begin(), whole.items().end(),
-                           [&](const Value& v) { return step(0) && same(v, part); });
+                           [&](const Value& v) { return step() && same(v, part); });
     if (!whole.is(Value::Kind::undefined)) wrong("'in' ", whole.kind_name(), ", expected a string, a list or a map");
     return false;
 }
@@ -550,7 +550,7 @@ bool Run::less(const Value& a, const Value& b) {
     if (a.is(Value::Kind::string) && b.is(Value::Kind::string))
         return step(std::min(a.text().size(), b.text().size()) / 256) && a.text() < b.text();
     if (a.is(Value::Kind::list) && b.is(Value::Kind::list)) {
-        const run_impl::Level level(depth_);
+        const Level level(depth_);
         for (size_t i = 0; step() && i < b.items().size(); ++i) {
             if (i == a.items().size()) return true;
             if (!same(a.items()[i], b.items()[i])) return less(a.items()[i], b.items()[i]);
@@ -571,7 +571,7 @@ bool Run::elements(const Value& v, std::vector<Value>* to) {
         case Value::Kind::list: *to = v.items(); return true;
         case Value::Kind::map:
         case Value::Kind::name_space:
-            for (size_t i = 0; i < v.items().size(); ++i) to->push_back(heap.key(v, i));
+            for (size_t i = 0; i < v.items().size() && !heap.full(); ++i) to->push_back(heap.key(v, i));
             return true;
         case Value::Kind::string: {
             const std::vector<size_t> starts = character_starts(v.text());

@@ -20,6 +20,17 @@ namespace jinja {
 constexpr uint64_t kMaxSteps = 100000000;
 constexpr uint32_t kMaxRunDepth = 400;
 
+/// Counts one level of nested evaluation.
+struct Level {
+    explicit Level(uint32_t& depth) : depth_(depth) { ++depth_; }
+    ~Level() { --depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+  private:
+    uint32_t& depth_;
+};
+
 /// Values in parentheses: by place, or by name.
 struct Arguments {
     std::vector<Value> items;
@@ -73,6 +84,10 @@ class Run {
     /// to_text(), with its error as that of the run.
     Marked text_of(const Value& v);
     /// Counts steps; false once the run has failed or went beyond a bound.
+    ///
+    /// Filters, functions and methods count no step for what they are given or give: expression(), attribute() and
+    /// mapped() do that. They count what takes more than linear time, and end a loop that makes values when the heap is
+    /// full: what they give then is not used.
     bool step(uint64_t n = 1);
     /// Counts the steps of a search for `part`, which may compare all of it at each place.
     bool step_search(const std::string& text, const std::string& part);
@@ -102,6 +117,8 @@ class Run {
     /// Whether a.name is a method of a map, as it is even where the map has a member of that name.
     static bool is_method(const Value& of, std::string_view name);
     Value member(const Value& of, std::string_view name, const Node& n);
+    /// The member of a map or of a group of groupby.
+    static Value member_of(const Value& of, std::string_view name);
     Value item(const Node& n);
     /// An element of a list or a text, or a member of a map.
     Value item_of(const Value& of, const Value& key);
@@ -127,6 +144,8 @@ class Run {
     Value range(const Arguments& args);
     Value today(const Marked& format);
     Value method(const Value& of, const std::string& name, const Arguments& args);
+    /// Without what the first argument says, or white space, at the sides asked for.
+    Value strip(const Marked& text, const Arguments& args, bool left, bool right);
     Value string_method(const Value& of, const std::string& name, const Arguments& args);
     Value split(const Marked& text, const Arguments& args, bool from_right);
     Value split(const Marked& text, const char* separator);
@@ -158,6 +177,7 @@ class Run {
     Value joined(const std::vector<Value>& items, const Marked& between, const Value* name);
     Value to_number(Filter which, const Value& v, const Arguments& args);
     /// The attribute that a filter names, with dots for attributes of attributes; without a name the value itself.
+    /// Counts steps for both.
     Value attribute(Value of, const Value* name);
     /// [key, value] of each member.
     Value pairs(const Value& map, ListForm form = kList);
@@ -166,6 +186,8 @@ class Run {
     Value indented(const Marked& text, const Arguments& args);
     /// The elements of anything that can be iterated; false after an error.
     bool elements(const Value& v, std::vector<Value>* to);
+    /// Where each character begins, and the end. Fails for a text whose places would take more than the heap may.
+    std::vector<size_t> character_starts(std::string_view text);
     /// An argument that must be a string or an integer; `absent` where there is none.
     Marked text_argument(const Arguments& args, size_t place, const char* name, const char* absent = "");
     int64_t integer_argument(const Arguments& args, size_t place, const char* name, int64_t absent);
@@ -184,8 +206,7 @@ Marked stripped(const Marked& text, const std::string* characters, bool left, bo
 /// `python_title` is the method's, whose words are runs of letters.
 enum class Case : uint8_t { lower, upper, title, python_title, capitalize };
 Marked in_case(Marked text, Case how);
-/// Where each character begins, and the end.
-std::vector<size_t> character_starts(std::string_view text);
+size_t count_characters(std::string_view text);
 
 }  // namespace jinja
 }  // namespace detail

@@ -307,7 +307,7 @@ Data* Heap::make(Value::Kind kind, Value* to) {
 }
 Value Heap::string(Marked&& text) {
     Value v;
-    charge(text.text.size() + text.marks.size() * sizeof(text.marks[0]));
+    charge(text.bytes());
     make(Value::Kind::string, &v)->text = std::move(text);
     return v;
 }

@@ -26,6 +26,8 @@ struct Marked {
 
     AUSPEX_NOINLINE void add(std::string_view part, bool mark);
     AUSPEX_NOINLINE void add(const Marked& other);
+    /// What it takes of memory.
+    size_t bytes() const { return text.size() + marks.size() * sizeof(marks[0]); }
     /// Bytes [from, to) of it.
     Marked cut(size_t from, size_t to) const;
     /// The part of it that the view `part` into `text` covers.
