@@ -162,3 +162,23 @@ TEST_CASE("a filter, function or method stops where the memory of a run ends") {
     for (const char* source : {"{{ m | items | list | length }}", "{{ m | list | length }}"})
         stops(source, many.c_str(), 6 << 20);
 }
+
+TEST_CASE("a map of many keys is searched in the time of few") {
+    std::string members = "\"7\": \"text\"";
+    for (int i = 0; i < 40000; ++i) members += ", \"k" + std::to_string(i * 7919 % 40000) + "\": " + std::to_string(i);
+    const std::string variables = "{\"m\": {" + members + "}, \"n\": 3}";
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(printed("{% for k in m %}{% if m[k] is mapping %}{% endif %}{% endfor %}{{ m['k0'] }} {{ m['k39999'] }} {{ "
+                  "m['7'] }} "
+                  "{{ m[7] }}|{{ m.k }}|{{ 'k1' in m }} {{ 'k40000' in m }}",
+                  variables.c_str()) == "0 22321 text ||True False");
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(6));
+    // Members that are added keep their order, and are found, numbers beside strings.
+    CHECK(
+        printed("{% set d = dict(m, n=1, k3=2) %}{{ d | length }} {{ (d | list)[:2] }} {{ (d | list)[-1] }} {{ d.k3 }}",
+                variables.c_str()) == "40002 ['7', 'k0'] n 2");
+    CHECK(printed(
+              "{% set ns = namespace(range(90) | batch(2) | list) %}{% set ns.b = 'b' %}{{ ns.b }}{% set ns.a = 'a' %}"
+              "{% set ns.b = 'c' %}{{ ns.a }}{{ ns.b }} {{ ns[88] }} {{ ns[89] }}|{{ ns['88'] }}|",
+              variables.c_str()) == "bac 89 ||");
+}

@@ -115,7 +115,7 @@ Value Run::function(Function f, const Arguments& args) {
         for (const Value& pair : members) {
             if (!pair.is(Value::Kind::list) || pair.items().size() != 2)
                 return wrong("expected members with names or pairs, found ", pair.kind_name());
-            if (step(map.keys.size() / 16)) add_member(map, pair.items()[0], pair.items()[1]);
+            if (step()) add_member(map, pair.items()[0], pair.items()[1]);
         }
     }
     if (failed()) return Value();

@@ -185,13 +185,12 @@ void Run::set_member(const Node& n) {
         wrong(quote(n.text), " is ", space.kind_name(), ", expected a namespace");
         return;
     }
-    if (Value* old = const_cast<Value*>(space.find(n.names[0])); old != nullptr) {
+    if (Value* old = space.find(n.names[0]); old != nullptr) {
         *old = value;
         return;
     }
     heap.charge(sizeof(std::string) + sizeof(Value));
-    space.data->keys.push_back(n.names[0]);
-    space.data->items.push_back(value);
+    space.data->add(std::string(n.names[0]), Value::Kind::string, value);
 }
 
 /// What a loop runs over, without what its condition leaves out.
@@ -313,7 +312,7 @@ Value Run::map(const Node& n) {
     MapMaker map;
     for (size_t i = 0; i < n.parts.size() && !failed(); i += 2) {
         const Value key = expression(n.parts[i]), value = expression(n.parts[i + 1]);
-        if (step(map.keys.size() / 16)) add_member(map, key, value);
+        add_member(map, key, value);
     }
     return failed() ? Value() : map.made(heap);
 }

@@ -134,7 +134,7 @@ class Writer {
     void shown(std::string_view plain, std::string_view json) { out += json_ ? json : plain; }
     void key(const Value& map, size_t i) {
         const std::string& text = map.data->keys[i];
-        switch (map.key_kind(i)) {
+        switch (map.data->key_kind(i)) {
             case Value::Kind::string: string(text); return;
             case Value::Kind::boolean:
                 shown(text == "0" ? "False" : "True", text == "0" ? "\"false\"" : "\"true\"");
@@ -181,15 +181,14 @@ bool key_text(const Value& key, std::string* text) {
     return key.is(Value::Kind::none) || *text != "None" || key.is(Value::Kind::string);
 }
 
-/// The order of keys; one that is a string differs from a number with the same text.
-bool is_before(const Value& a, size_t i, const Value& b, size_t k) {
-    const int order = a.data->keys[i].compare(b.data->keys[k]);
-    const bool text_a = a.key_kind(i) == Value::Kind::string, text_b = b.key_kind(k) == Value::Kind::string;
-    return order != 0 ? order < 0 : text_a < text_b;
+/// The order of keys, below, at or above 0; one that is a string differs from a number with the same text.
+int compared(const Data& map, size_t i, std::string_view key, Value::Kind kind) {
+    const int order = std::string_view(map.keys[i]).compare(key);
+    return order != 0 ? order : (map.key_kind(i) == Value::Kind::string) - (kind == Value::Kind::string);
 }
-std::vector<uint32_t> key_order(const Value& v) {
-    if (!v.is_map()) return {};
-    return sorted_indices(v.items().size(), [&v](uint32_t i, uint32_t k) { return is_before(v, i, v, k); });
+int compared(const Data& a, size_t i, const Data& b, size_t k) { return compared(a, i, b.keys[k], b.key_kind(k)); }
+std::vector<uint32_t> key_order(const Data& map) {
+    return sorted_indices(map.keys.size(), [&map](uint32_t i, uint32_t k) { return compared(map, i, map, k) < 0; });
 }
 
 /// Counts what it compares.
@@ -207,12 +206,12 @@ bool equal_within(const Value& a, const Value& b, int depth, uint64_t* n_step, u
     if (a.data == nullptr || a.data == b.data) return a.is(Value::Kind::none) || a.integer == b.integer;
     if (a.items().size() != b.items().size() || depth > kMaxDepth) return false;
     // With their keys in order the members of large maps meet without a search for each.
-    const std::vector<uint32_t> order_a = key_order(a), order_b = key_order(b);
+    const std::vector<uint32_t> order_a = key_order(*a.data), order_b = key_order(*b.data);
     for (size_t i = 0; i < a.items().size(); ++i) {
         *n_step += 1 + std::min<size_t>(order_a.size() / 64, 8);
         if (*n_step > max_steps) return false;
         const size_t k = a.is_map() ? order_a[i] : i, other = a.is_map() ? order_b[i] : i;
-        if (a.is_map() && (is_before(a, k, b, other) || is_before(b, other, a, k))) return false;
+        if (a.is_map() && compared(*a.data, k, *b.data, other) != 0) return false;
         if (!equal_within(a.items()[k], b.items()[other], depth + 1, n_step, max_steps)) return false;
     }
     return true;
@@ -249,40 +248,55 @@ uint64_t Value::weight() const {
     return (data->text.text.size() + data->items.size()) / 64;
 }
 
-Value::Kind Value::key_kind(size_t i) const { return text().empty() ? Kind::string : static_cast<Kind>(text()[i]); }
-
-const Value* Value::find(std::string_view key, Kind kind) const {
-    if (!is_map()) return nullptr;
-    for (size_t i = 0; i < data->keys.size(); ++i)
-        if (data->keys[i] == key && (key_kind(i) == Kind::string) == (kind == Kind::string)) return &data->items[i];
-    return nullptr;
+Value* Data::find(std::string_view key, Value::Kind kind) {
+    constexpr size_t kMany = 32;  // fewer are compared as fast one after the other, and need no order
+    using value_impl::compared;
+    const size_t n = keys.size();
+    if (n < kMany) {
+        for (size_t i = 0; i < n; ++i)
+            if (keys[i].size() == key.size() && compared(*this, i, key, kind) == 0) return &items[i];
+        return nullptr;
+    }
+    if (order == nullptr) order = std::make_unique<std::vector<uint32_t>>(value_impl::key_order(*this));
+    const auto place = [&](std::string_view k, Value::Kind of) {
+        return std::lower_bound(order->begin(), order->end(), k,
+                                [&](uint32_t i, std::string_view) { return compared(*this, i, k, of) < 0; });
+    };
+    // Those that were added since, whose keys are new.
+    for (size_t i = order->size(); i < n; ++i) order->insert(place(keys[i], key_kind(i)), static_cast<uint32_t>(i));
+    const auto found = place(key, kind);
+    return found != order->end() && compared(*this, *found, key, kind) == 0 ? &items[*found] : nullptr;
 }
+
+void Data::add(std::string&& key, Value::Kind kind, const Value& value) {
+    std::string& kinds = text.text;
+    const bool is_text = kind == Value::Kind::string;
+    if (kinds.empty() && !is_text) kinds.assign(keys.size(), static_cast<char>(Value::Kind::string));
+    if (!kinds.empty() || !is_text) kinds += static_cast<char>(kind);
+    keys.push_back(std::move(key));
+    items.push_back(value);
+}
+
+Value* Value::find(std::string_view key) const { return is_map() ? data->find(key, Kind::string) : nullptr; }
 const Value* Value::find(const Value& key) const {
     std::string text;
-    return value_impl::key_text(key, &text) ? find(text, key.kind) : nullptr;
+    return is_map() && value_impl::key_text(key, &text) ? data->find(text, key.kind) : nullptr;
 }
 
 bool MapMaker::add(const Value& key, const Value& value) {
     std::string text;
     if (!value_impl::key_text(key, &text)) return false;
-    const auto kind_of = [this](size_t i) {
-        return kinds.empty() ? Value::Kind::string : static_cast<Value::Kind>(kinds[i]);
-    };
-    for (size_t i = 0; i < keys.size(); ++i)
-        if (keys[i] == text && (kind_of(i) == Value::Kind::string) == key.is(Value::Kind::string)) {
-            items[i] = value;
-            return true;
-        }
-    if (kinds.empty() && !key.is(Value::Kind::string))
-        kinds.assign(keys.size(), static_cast<char>(Value::Kind::string));
-    if (!kinds.empty() || !key.is(Value::Kind::string)) kinds += static_cast<char>(key.kind);
-    keys.push_back(std::move(text));
-    items.push_back(value);
+    if (Value* old = map.find(text, key.kind); old != nullptr) {
+        *old = value;
+        return true;
+    }
+    map.add(std::move(text), key.kind, value);
     return true;
 }
 Value MapMaker::made(Heap& heap) {
-    Value v = heap.map(std::move(keys), std::move(items));
-    v.data->text.text = std::move(kinds);
+    Value v = heap.map(std::move(map.keys), std::move(map.items));
+    v.data->text = std::move(map.text);
+    v.data->order = std::move(map.order);
     return v;
 }
 
@@ -320,7 +334,7 @@ Value Heap::list(std::vector<Value>&& items, int64_t form) {
 }
 Value Heap::key(const Value& map, size_t i) {
     const std::string& text = map.data->keys[i];
-    const Value::Kind kind = map.key_kind(i);
+    const Value::Kind kind = map.data->key_kind(i);
     if (kind == Value::Kind::string) return input(text);
     return plain(kind, kind == Value::Kind::none ? 0 : std::strtoll(text.c_str(), nullptr, 10));
 }

@@ -61,16 +61,26 @@ struct Value {
     uint64_t weight() const;
     bool is_tuple() const { return is(Kind::list) && (integer == kTuple || integer == kGroup); }
     /// The member of a map, or null.
-    const Value* find(std::string_view key, Kind kind = Kind::string) const;
+    Value* find(std::string_view key) const;
     const Value* find(const Value& key) const;
-    Kind key_kind(size_t i) const;
 };
 
 struct Data {
-    Marked text;  ///< of a string; of a real that JSON gave, its digits; of a map, see MapMaker::kinds
+    Marked text;  ///< of a string; of a real that JSON gave, its digits; of a map, the kinds of its keys, one byte
+                  ///< each; empty: all are strings
     std::vector<std::string> keys;  ///< of a map
     std::vector<Value> items;       ///< of a list or a map; of a loop, what it runs over and what changed() was given
     size_t i = 0;                   ///< of a loop: which item
+    /// Of a map of many keys that was searched: the members in the order of their keys.
+    std::unique_ptr<std::vector<uint32_t>> order;
+
+    Value::Kind key_kind(size_t at) const {
+        return text.text.empty() ? Value::Kind::string : static_cast<Value::Kind>(text.text[at]);
+    }
+    /// The member of a map, or null. cost: logarithmic, but for the first search of a map of many keys.
+    Value* find(std::string_view key, Value::Kind kind);
+    /// Adds a member to a map that has none with this key.
+    void add(std::string&& key, Value::Kind kind, const Value& value);
 };
 inline const Marked& Value::marked() const { return data->text; }
 inline const std::vector<Value>& Value::items() const { return data->items; }
@@ -106,9 +116,7 @@ class Heap {
 
 /// A map whose members are given one after the other.
 struct MapMaker {
-    std::vector<std::string> keys;
-    std::vector<Value> items;
-    std::string kinds;  ///< of the keys, one byte each; empty: all are strings
+    Data map;
     /// The last value of a key stays, at the place of its first. False: no key of a map.
     bool add(const Value& key, const Value& value);
     Value made(Heap& heap);
