@@ -78,6 +78,19 @@ TEST_CASE("where any of the last allocations of a load fails, no model with anot
     }
 }
 
+TEST_CASE("where an allocation fails, a chat template that is not recognised has a note") {
+    const char kTemplate[] = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content }}{% endfor %}";
+    const auto recognise = [&] {
+        std::string note;
+        const bool found = recognise_template(kTemplate, &note).style == ChatStyle::jinja;
+        return found && note.empty()                ? Status()
+               : !found && note == "no host memory" ? Status(Code::out_of_memory, "")
+                                                    : Status(Code::bad_argument, note);
+    };
+    REQUIRE(recognise().ok());
+    CHECK(fail_each(allocations_until_fault, "recognise_template", recognise) > 50);
+}
+
 TEST_CASE("where an allocation fails, reading files and planning return a Status and leak nothing") {
     const test_session_file::Folder folder;
     const std::string file = folder.file("tiny.gguf"), packed = folder.file("tiny.packed"),

@@ -443,10 +443,22 @@ Result<ChatPrompt> render_chat(const ChatRequest& request, const ChatTemplate& c
 }
 AUSPEX_CATCH
 
-ChatTemplate recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
-    return detail::recognise(jinja, {}, note);
+namespace detail {
+namespace chat_impl {
+Result<ChatTemplate> recognised(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
+    return recognise(jinja, {}, note);
 }
-AUSPEX_CATCH_EMPTY
+AUSPEX_CATCH
+}  // namespace chat_impl
+}  // namespace detail
+
+ChatTemplate recognise_template(std::string_view jinja, std::string* note) {
+    ChatTemplate found;
+    // An empty ChatTemplate is plain ChatML. The note is short: a std::string holds it without an allocation.
+    const Status s = detail::chat_impl::recognised(jinja, note).get(found);
+    if (!s.ok() && note != nullptr) *note = "no host memory";
+    return found;
+}
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
