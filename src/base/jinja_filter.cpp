@@ -195,6 +195,10 @@ Value Run::filter(Filter which, const Value& v, const Arguments& args) {
         case Filter::upper: return text_filter(which, v, args);
         default: break;
     }
+    // These take any false value for an empty list, and look at their arguments with the first item.
+    const bool by_item = which == Filter::map || which == Filter::select || which == Filter::selectattr ||
+                         which == Filter::reject || which == Filter::rejectattr;
+    if (by_item && !v.truth()) return heap.list({}, kIterator);
     std::vector<Value> items;
     if (!elements(v, &items)) return Value();
     Value made = list_filter(which, std::move(items), args);
