@@ -216,7 +216,13 @@ Run::Flow Run::for_statement(uint32_t id, const Value& over, size_t depth) {
     std::vector<Value> items;
     if (!loop_items(n, over, &items)) return Flow::next;
     const size_t count = items.size();
-    if (count == 0) return n.c != 0 ? statement(n.c) : Flow::next;
+    if (count == 0) {
+        if (n.c == 0) return Flow::next;
+        push_scope();
+        const Flow flow = statement(n.c);
+        scopes_.pop_back();
+        return flow;
+    }
     Value loop = node_value(Value::Kind::loop, id, depth);
     heap.charge(count * sizeof(Value));
     Data* const data = heap.make(Value::Kind::loop, &loop);
