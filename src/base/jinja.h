@@ -10,7 +10,8 @@
 // strftime_now, which knows UTC alone (%Y %m %d %B %b %A %a %H %M %S).
 // Left out: inheritance, include, import, autoescape blocks, targets within targets, * and ** before arguments, filters
 // for HTML and for paragraphs of text, formatting of strings beyond %s %d %i %f %x and {}, integers beyond 62 bits,
-// keys of maps that are no string, integer, boolean or none. Letters change case in ASCII alone.
+// keys of maps that are no string, integer, boolean or none, break and continue in the text of {% set %} and {% filter
+// %}. Letters change case in ASCII alone.
 #pragma once
 #include "marked.h"
 

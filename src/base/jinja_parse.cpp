@@ -222,7 +222,9 @@ class Parser {
     uint32_t filtered_block(const char* end) {
         const size_t from = at_;
         while (!failed() && peek().kind != Kind::end_block && peek().kind != Kind::end) ++at_;
-        const uint32_t inner = block(end);
+        // break and continue would leave the block without a value, while its filters still wait for one.
+        const uint32_t n_loop = std::exchange(n_loop_, 0u), inner = block(end);
+        n_loop_ = n_loop;
         const size_t to = std::exchange(at_, from);
         const uint32_t value = filtered(inner);
         if (!failed() && peek().kind != Kind::end_block) return expected("%}");
