@@ -266,6 +266,30 @@ Value Run::method(const Value& of, const std::string& name, const Arguments& arg
 }
 
 namespace call_impl {
+/// Whether c is a decimal digit (category Nd), of which Unicode has ten in a row.
+bool is_decimal(uint32_t c) {
+    static const uint32_t kZeros[] = {
+        0x30,    0x660,   0x6F0,   0x7C0,   0x966,   0x9E6,   0xA66,   0xAE6,   0xB66,   0xBE6,   0xC66,   0xCE6,
+        0xD66,   0xDE6,   0xE50,   0xED0,   0xF20,   0x1040,  0x1090,  0x17E0,  0x1810,  0x1946,  0x19D0,  0x1A80,
+        0x1A90,  0x1B50,  0x1BB0,  0x1C40,  0x1C50,  0xA620,  0xA8D0,  0xA900,  0xA9D0,  0xA9F0,  0xAA50,  0xABF0,
+        0xFF10,  0x104A0, 0x10D30, 0x11066, 0x110F0, 0x11136, 0x111D0, 0x112F0, 0x11450, 0x114D0, 0x11650, 0x116C0,
+        0x11730, 0x118E0, 0x11950, 0x11C50, 0x11D50, 0x11DA0, 0x11F50, 0x16A60, 0x16AC0, 0x16B50, 0x1D7CE, 0x1D7D8,
+        0x1D7E2, 0x1D7EC, 0x1D7F6, 0x1E140, 0x1E2F0, 0x1E4F0, 0x1E950, 0x1FBF0};
+    const uint32_t* const after = std::upper_bound(std::begin(kZeros), std::end(kZeros), c);
+    return after != std::begin(kZeros) && c - after[-1] < 10;
+}
+
+/// Whether c is a digit, decimal or not: raised, lowered, in a circle and the like (Numeric_Type Digit).
+bool is_digit(uint32_t c) {
+    static const uint32_t kRanges[][2] = {
+        {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
+        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
+        {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
+        {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
+    return is_decimal(c) || std::any_of(std::begin(kRanges), std::end(kRanges),
+                                        [c](const uint32_t(&range)[2]) { return c >= range[0] && c <= range[1]; });
+}
+
 /// isdigit() and its like.
 bool is_all(std::string_view text, std::string_view what) {
     for (size_t at = 0, n = 0; at < text.size(); at += n) {
@@ -273,9 +297,11 @@ bool is_all(std::string_view text, std::string_view what) {
         if (c == kBadCodePoint) return false;
         const CharClass kind = char_class(c);
         const bool letter = kind == CharClass::letter, number = kind == CharClass::number;
-        if (what == "isspace"   ? !is_python_space(c)
-            : what == "isalpha" ? !letter
-                                : !number && (what != "isalnum" || !letter))
+        if (what == "isspace"     ? !is_python_space(c)
+            : what == "isalpha"   ? !letter
+            : what == "isdecimal" ? !is_decimal(c)
+            : what == "isdigit"   ? !is_digit(c)
+                                  : !number && (what != "isalnum" || !letter))
             return false;
     }
     return !text.empty();
