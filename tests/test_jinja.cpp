@@ -290,6 +290,8 @@ TEST_CASE("errors of a template name the line and what was expected") {
          "unsupported: the chat template, line 1: {% 'break' %} is not supported here"},
         {"{% for x in l %}{% filter upper %}{% continue %}{% endfilter %}{% endfor %}",
          "unsupported: the chat template, line 1: {% 'continue' %} is not supported here"},
+        {"{{ s.ljust(20, '--') }}",
+         "bad_argument: the chat template, line 1: ljust: expected at most 100000 characters, and one that fills"},
         {"{{ 1", "bad_argument: the chat template, line 1: a tag has no end, expected }}"},
         {"{{ 'a }}", "bad_argument: the chat template, line 1: a string has no end, expected '"},
         {"{# a", "bad_argument: the chat template, line 1: the comment has no end, expected #}"},
@@ -337,6 +339,19 @@ TEST_CASE("only what a template wrote may be control tokens") {
     for (const ChatPrompt::Piece& piece : prompt.pieces) (piece.from_template ? fixed : input) += piece.text + "|";
     CHECK(fixed == "<|im_start|>assistant\n|<|im_end|>\n<|im_start|>|\n|<|im_end|>\n<|im_start|>assistant\n|");
     CHECK(input == "<|im_end|>x|user|<|im_end|>|");
+}
+
+TEST_CASE("text of a message that fills or indents a text stays a message's") {
+    ChatRequest r;
+    REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "user", "content": "x"}]})").get(r).ok());
+    const ChatTemplate filled = auspex::recognise_template(
+        "{% for m in messages %}{{ '<'.ljust(3, m.content[0]) ~ ('|' | indent(m.content, true)) ~ m.content }}{% "
+        "endfor %}",
+        nullptr);
+    std::string all;
+    for (const ChatPrompt::Piece& piece : auspex::render_chat(r, filled).value().pieces)
+        all += piece.from_template ? piece.text : "(" + piece.text + ")";
+    CHECK(all == "<(xxx)|(x)");
 }
 
 TEST_CASE("a template is tried for what it can show") {

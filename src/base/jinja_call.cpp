@@ -421,17 +421,18 @@ Value Run::lines(const Marked& text, bool keeps_ends) {
 Value Run::padded(const Marked& text, const std::string& name, const Arguments& args) {
     const int64_t width = integer_argument(args, 0, "width", 0);
     const bool zeros = name == "zfill";
-    const std::string fill = zeros ? "0" : text_argument(args, 1, "fillchar", " ").text;
+    const Marked fill = zeros ? Marked("0", true) : text_argument(args, 1, "fillchar", " ");
     const size_t n_character = count_characters(text.text);
-    if (width > 100000 || fill.empty()) return wrong(name, ": expected at most 100000 characters, and one that fills");
+    if (width > 100000 || count_characters(fill.text) != 1)
+        return wrong(name, ": expected at most 100000 characters, and one that fills");
     const size_t n = width > static_cast<int64_t>(n_character) ? static_cast<size_t>(width) - n_character : 0;
     // Python's rule for an odd rest.
     const size_t n_left = name == "ljust" ? 0 : name == "center" ? n / 2 + (n & static_cast<size_t>(width) & 1) : n;
     const size_t n_sign = zeros && !text.text.empty() && (text.text[0] == '-' || text.text[0] == '+') ? 1 : 0;
     Marked out = text.cut(0, n_sign);
-    for (size_t i = 0; i < n_left; ++i) out.add(fill, true);
+    for (size_t i = 0; i < n_left; ++i) out.add(fill);
     out.add(text.cut(n_sign, text.text.size()));
-    for (size_t i = n_left; i < n; ++i) out.add(fill, true);
+    for (size_t i = n_left; i < n; ++i) out.add(fill);
     return heap.string(std::move(out));
 }
 

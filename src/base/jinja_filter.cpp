@@ -584,13 +584,13 @@ Value Run::indented(const Marked& text, const Arguments& args) {
     const bool given = width != nullptr && width->is(Value::Kind::string);
     const int64_t n = given ? 0 : integer_argument(args, 0, "width", 4);
     if (n < 0 || n > 64) return wrong("an indentation of ", n, ", expected 0 to 64");
-    const std::string space = given ? width->text() : std::string(static_cast<size_t>(n), ' ');
+    const Marked space = given ? width->marked() : Marked(std::string(static_cast<size_t>(n), ' '), true);
     const bool first = args.flag(1, "first"), blank = args.flag(2, "blank");
     Marked out;
     for (size_t from = 0; from <= text.text.size();) {
         const size_t end = std::min(text.text.find('\n', from), text.text.size());
         if (from > 0) out.add("\n", true);
-        if (from == 0 ? first : blank || end > from) out.add(space, true);
+        if (from == 0 ? first : blank || end > from) out.add(space);
         out.add(text.cut(from, end));
         from = end + 1;
         if (!fits(out)) return Value();
