@@ -8,10 +8,12 @@
 // Source: the template designer documentation of Jinja 3.1, with the settings that chat templates are written for:
 // trim_blocks, lstrip_blocks, break and continue, {% generation %}, tojson that writes as Python's json.dumps, and
 // strftime_now, which knows UTC alone (%Y %m %d %B %b %A %a %H %M %S).
-// Left out: inheritance, include, import, autoescape blocks, targets within targets, * and ** before arguments, filters
-// for HTML and for paragraphs of text, formatting of strings beyond %s %d %i %f %x and {}, integers beyond 62 bits,
-// keys of maps that are no string, integer, boolean or none, break and continue in the text of {% set %} and {% filter
-// %}. Letters change case in ASCII alone.
+// Left out: inheritance, include, import, autoescape blocks, targets within targets, * and ** before arguments, break
+// and continue in the text of {% set %} and {% filter %}, filters for HTML and for paragraphs of text, the filters attr
+// and pprint, joiner and cycler, formatting of strings beyond %s %d %i %f %x and {}, integers beyond 62 bits, int() of
+// a text in another base than 10, slices of none, numbers and booleans that the template writes, keys of maps that are
+// no string, integer, boolean or none, indices behind indices with dots (a.0.1), `not` behind an operator, the methods
+// casefold, expandtabs and swapcase. Letters change case in ASCII alone, and isnumeric() knows no ideographs.
 #pragma once
 #include "marked.h"
 

@@ -229,7 +229,7 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
         case Test::odd: break;
     }
     const int64_t by = which == Test::divisibleby && argument.is(Value::Kind::integer) ? argument.integer : 2;
-    if (!v.is(Value::Kind::integer) || by == 0) {
+    if (!(v.is(Value::Kind::integer) || v.is(Value::Kind::boolean)) || by == 0) {
         wrong("expected an integer, and a divisor other than 0; found ", v.kind_name());
         return false;
     }
@@ -237,12 +237,14 @@ bool Run::test(Test which, const Value& v, const Value& argument) {
 }
 
 bool Run::is_method(const Value& of, std::string_view name) {
-    return of.is(Value::Kind::map) && (name == "items" || name == "get" || name == "keys" || name == "values");
+    return of.is(Value::Kind::map) &&
+           (name == "items" || name == "get" || name == "keys" || name == "values" || name == "copy");
 }
 
 Value Run::method(const Value& of, const std::string& name, const Arguments& args) {
     if (of.is(Value::Kind::string)) return string_method(of, name, args);
     if (of.is(Value::Kind::loop)) return loop_method(of, name, args);
+    if (name == "copy" && (of.is(Value::Kind::map) || of.is(Value::Kind::list))) return of;  // nothing can change it
     if (of.is_map()) {
         if (name == "items") return pairs(of, kView);
         if (name == "get") {

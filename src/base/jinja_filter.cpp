@@ -535,7 +535,8 @@ Value Run::joined(const std::vector<Value>& items, const Marked& between, const 
 Value Run::to_number(Filter which, const Value& v, const Arguments& args) {
     const Value* absent = args.find(0, "default");
     const bool whole = which == Filter::int_;
-    if (whole && integer_argument(args, 1, "base", 10) != 10) return wrong("int: expected the base 10");
+    if (whole && v.is(Value::Kind::string) && integer_argument(args, 1, "base", 10) != 10)
+        return wrong("int: expected the base 10");
     double number = 0;
     if (v.is_number()) {
         number = v.number();
