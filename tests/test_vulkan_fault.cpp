@@ -205,4 +205,60 @@ TEST_CASE("where memory runs out in a session on a GPU, calls return a Status, a
     }
 }
 
+namespace {
+
+/// A model and a context of it below the engine, which are given the same calls again and again.
+struct Below : ContextRig {
+    std::shared_ptr<LoadedModel> model;
+    std::unique_ptr<Context> context;
+    std::vector<Token> ids = tiny_ids(9, 4);
+
+    explicit Below(const vk::OpenDeviceRef& opened)
+        : ContextRig(test_vulkan_model::narrow_of(false)), model(load(*vk::make_backend(opened))) {
+        context = ContextRig::context(*model, {}, 128, 16);
+    }
+    LoopStart start_of(uint32_t n_history) const {
+        LoopStart d;
+        d.history = Span<const Token>(ids.data(), n_history);
+        d.limit = 12;
+        return d;
+    }
+    /// What the device loop adds to a history of one token.
+    std::vector<Token> loop_text() {
+        std::vector<Token> text;
+        DeviceLoop& loop = *context->device_loop();
+        REQUIRE(loop.start(start_of(1)).ok());
+        for (bool done = false; !done;) {
+            REQUIRE(loop.queue(0).ok());
+            const auto c = loop.wait();
+            REQUIRE_MESSAGE(c.ok(), c.status().message());
+            text.insert(text.end(), c.value().tokens.begin(), c.value().tokens.end());
+            done = c.value().done;
+        }
+        return text;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a call that fails for want of memory as often as it likes does not wait for what was never submitted") {
+    Device device;
+    const vk::OpenDeviceRef opened = open_faulty(&device);
+    if (!opened) return;
+    Below below(opened);
+    const Step step = below.step(Span<const Token>(below.ids.data(), 3), 0, true, 1);
+    const std::vector<float> want = below.run(*below.context, step);
+    opened->gpu->timeout_ns = 20'000'000'000;
+    for (int i = 0; i < 7; ++i) {
+        calls_until_fault = 0;
+        CHECK(below.context->run(step).code == Code::out_of_memory);
+        calls_until_fault = kNever;
+    }
+    REQUIRE_FALSE(opened->gpu->lost.load());
+    CHECK(below.run(*below.context, step) == want);
+    for (int i = 0; i < 7; ++i) CHECK(below.context->device_loop()->start(below.start_of(4)).ok());  // none is queued
+    CHECK(below.context->device_loop()->queue(0).ok());
+    CHECK(below.context->device_loop()->wait().ok());
+}
+
 #endif  // AUSPEX_NO_VULKAN

@@ -151,7 +151,8 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
 Result<args::StepRequest*> VulkanContext::take_request(uint32_t* index) {
     const uint32_t i = next_request_;
     next_request_ = (next_request_ + 1) % kRequests;
-    AUSPEX_TRY(timeline_.wait(request_value_[i]));
+    // A submission that failed has left a value that nothing reaches.
+    AUSPEX_TRY(timeline_.wait(std::min(request_value_[i], timeline_.last())));
     request_value_[i] = timeline_.last() + 1;  // the submission that follows reads it
     *index = i;
     auto* r = reinterpret_cast<args::StepRequest*>(buffers_.request[i].mapped);
