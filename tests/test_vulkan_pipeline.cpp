@@ -1,7 +1,7 @@
 // The Vulkan pipelines: variants, specialization constants, the cache, and the self-test.
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
-#include "../src/machine/vulkan/selftest.h"
+#include "../src/machine/vulkan/vulkan.h"
 #include "support.h"
 #include "vulkan_support.h"
 
@@ -234,5 +234,29 @@ TEST_CASE("the self-test passes on this device and reports its results") {
     CHECK(t.passed("matrix_nv") == (f16_product && v->gpu->traits.matrix_nv));
     CHECK(t.passed("matrix_khr") == (f16_product && v->gpu->traits.matrix_khr));
     v->finish();
+}
+TEST_CASE("a device that does not sum rows as they are summed alone is refused") {
+    if (!test::gpu_device()) return;
+    static PFN_vkCreateShaderModule real = nullptr;
+    static size_t n_byte = 0;
+    n_byte = test::shaders()->find("selftest_rows")->words.size() * 4;
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* t) {
+        real = std::exchange(t->vkCreateShaderModule, [](VkDevice d, const VkShaderModuleCreateInfo* info,
+                                                         const VkAllocationCallbacks* a, VkShaderModule* out) {
+            std::vector<uint32_t> words(info->pCode, info->pCode + info->codeSize / 4);
+            constexpr uint32_t kExtInst = 12, kFma = 50, kMix = 46;
+            for (size_t at = 5; info->codeSize == n_byte && at < words.size(); at += words[at] >> 16)
+                if ((words[at] & 0xffffu) == kExtInst && words[at + 4] == kFma) words[at + 4] = kMix;
+            VkShaderModuleCreateInfo with = *info;
+            with.pCode = words.data();
+            return real(d, &with, a, out);
+        });
+    };
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    const Status s = vk::open_device(options, detail).status();
+    CHECK(s.code == Code::unsupported);
+    CHECK_MESSAGE(s.text.find("the self-test 'fma_rows' failed: a row gave") != std::string::npos, s.message());
 }
 #endif  // AUSPEX_NO_VULKAN
