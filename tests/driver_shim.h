@@ -6,6 +6,8 @@
 #include "vulkan_support.h"
 
 #ifndef AUSPEX_NO_VULKAN
+#include <cstring>
+#include <tuple>
 
 namespace test {
 
@@ -50,6 +52,18 @@ inline std::atomic<int64_t> n_driver_object{0}, n_driver_pipeline{0};
 
 namespace driver_shim {
 
+/// A handle that no call made.
+template <class H>
+H spoilt() {
+    H h{};
+    std::memset(&h, 0xA5, sizeof h);
+    return h;
+}
+template <class H>
+void spoil(H* handle) {
+    *handle = spoilt<H>();
+}
+
 template <class Tag, auto kField>
 struct Shim;
 template <class Tag, class T, class... A, VkResult (VKAPI_PTR* T::*kField)(A...)>
@@ -61,6 +75,7 @@ struct Shim<Tag, kField> {
         if (!driver_fault.hits(call_of)) return real(a...);
         // A lost device runs nothing any more; this one does until it is waited for.
         if (driver_fault.error == VK_ERROR_DEVICE_LOST && Tag::kWaits) (void)real(a...);
+        if constexpr (Tag::kMakes) spoil(std::get<sizeof...(A) - 1>(std::tie(a...)));
         return driver_fault.error;
     }
     static void put(T* table, const char* name) {
@@ -72,10 +87,14 @@ struct Shim<Tag, kField> {
     }
 };
 struct Returns {
-    static constexpr bool kWaits = false;
+    static constexpr bool kWaits = false, kMakes = false;
 };
 struct Waits {
-    static constexpr bool kWaits = true;
+    static constexpr bool kWaits = true, kMakes = false;
+};
+/// Its last argument is where the handle goes, which is undefined where it fails.
+struct Makes {
+    static constexpr bool kWaits = false, kMakes = true;
 };
 
 /// Counts what one function makes and another destroys. The handle is the last argument of the first.
@@ -92,17 +111,13 @@ struct Counted<kMake, kDestroy> {
         return r;
     }
     static void VKAPI_PTR destroy(B... b) {
-        if (is_handle(b...)) --n_driver_object;
+        const auto handle = std::get<sizeof...(B) - 2>(std::tie(b...));  // the argument before the allocator
+        if (handle == spoilt<std::decay_t<decltype(handle)>>()) {
+            FAIL_CHECK("a handle is destroyed that no call made");
+            return;
+        }
+        if (handle != VK_NULL_HANDLE) --n_driver_object;
         real_destroy(b...);
-    }
-    /// The object is the argument before the allocator.
-    template <class H>
-    static bool is_handle(H handle, const VkAllocationCallbacks*) {
-        return handle != VK_NULL_HANDLE;
-    }
-    template <class H>
-    static bool is_handle(VkDevice, H handle, const VkAllocationCallbacks*) {
-        return handle != VK_NULL_HANDLE;
     }
     static void put_make(T* table) {
         if (!(table->*kMake) || table->*kMake == make) return;
@@ -165,20 +180,9 @@ inline void edit_device(Device* t) {
 #define AUSPEX_SHIM(name) Shim<Returns, &Device::vk##name>::put(t, "vk" #name);
     AUSPEX_SHIM(AllocateCommandBuffers)
     AUSPEX_SHIM(AllocateDescriptorSets)
-    AUSPEX_SHIM(AllocateMemory)
     AUSPEX_SHIM(BeginCommandBuffer)
     AUSPEX_SHIM(BindBufferMemory)
-    AUSPEX_SHIM(CreateBuffer)
-    AUSPEX_SHIM(CreateCommandPool)
     AUSPEX_SHIM(CreateComputePipelines)
-    AUSPEX_SHIM(CreateDescriptorPool)
-    AUSPEX_SHIM(CreateDescriptorSetLayout)
-    AUSPEX_SHIM(CreateFence)
-    AUSPEX_SHIM(CreatePipelineCache)
-    AUSPEX_SHIM(CreatePipelineLayout)
-    AUSPEX_SHIM(CreateQueryPool)
-    AUSPEX_SHIM(CreateSemaphore)
-    AUSPEX_SHIM(CreateShaderModule)
     AUSPEX_SHIM(EndCommandBuffer)
     AUSPEX_SHIM(FlushMappedMemoryRanges)
     AUSPEX_SHIM(GetFenceStatus)
@@ -192,6 +196,19 @@ inline void edit_device(Device* t) {
     AUSPEX_SHIM(ResetDescriptorPool)
     AUSPEX_SHIM(ResetFences)
 #undef AUSPEX_SHIM
+#define AUSPEX_SHIM(name) Shim<Makes, &Device::vk##name>::put(t, "vk" #name);
+    AUSPEX_SHIM(AllocateMemory)
+    AUSPEX_SHIM(CreateBuffer)
+    AUSPEX_SHIM(CreateCommandPool)
+    AUSPEX_SHIM(CreateDescriptorPool)
+    AUSPEX_SHIM(CreateDescriptorSetLayout)
+    AUSPEX_SHIM(CreateFence)
+    AUSPEX_SHIM(CreatePipelineCache)
+    AUSPEX_SHIM(CreatePipelineLayout)
+    AUSPEX_SHIM(CreateQueryPool)
+    AUSPEX_SHIM(CreateSemaphore)
+    AUSPEX_SHIM(CreateShaderModule)
+#undef AUSPEX_SHIM
     Shim<Waits, &Device::vkDeviceWaitIdle>::put(t, "vkDeviceWaitIdle");
     Shim<Waits, &Device::vkWaitForFences>::put(t, "vkWaitForFences");
     Shim<Waits, &Device::vkWaitSemaphores>::put(t, "vkWaitSemaphores");
@@ -203,13 +220,13 @@ inline void edit_instance(Instance* t) {
     Counted<&Instance::vkCreateInstance, &Instance::vkDestroyInstance>::put_destroy(t);
     Counted<&Instance::vkCreateDevice, &Device::vkDestroyDevice>::put_make(t);
 #define AUSPEX_SHIM(name) Shim<Returns, &Instance::vk##name>::put(t, "vk" #name);
-    AUSPEX_SHIM(CreateDevice)
-    AUSPEX_SHIM(CreateInstance)
     AUSPEX_SHIM(EnumerateDeviceExtensionProperties)
     AUSPEX_SHIM(EnumerateInstanceExtensionProperties)
     AUSPEX_SHIM(EnumerateInstanceVersion)
     AUSPEX_SHIM(EnumeratePhysicalDevices)
 #undef AUSPEX_SHIM
+    Shim<Makes, &Instance::vkCreateDevice>::put(t, "vkCreateDevice");
+    Shim<Makes, &Instance::vkCreateInstance>::put(t, "vkCreateInstance");
 }
 
 }  // namespace driver_shim

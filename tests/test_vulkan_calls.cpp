@@ -249,4 +249,24 @@ TEST_CASE("without timeline semaphores, each function of fences that fails gives
     std::printf("%d cases in 4 functions of fences: %d gave a Status\n", calls.n_case, calls.n_failed);
 }
 
+TEST_CASE("what a call of the driver that failed left in its handle is not destroyed") {
+    if (!gpu_device()) return;
+    REQUIRE(Life().run(Phase::open, {}).ok());  // all functions are known
+    int n_met = 0;
+    for (const DriverCall* c : DriverCall::all()) {
+        const std::string function = c->name;
+        CAPTURE(function);
+        if (function.find("vkCreate") != 0 && function != "vkAllocateMemory") continue;
+        {
+            Life life;
+            driver_fault.arm(c, VK_ERROR_OUT_OF_HOST_MEMORY, 0);
+            const Status s = life.run(Phase::open, {});
+            n_met += driver_fault.disarm();
+            CHECK(is_expected(s, VK_ERROR_OUT_OF_HOST_MEMORY, Phase::open));
+        }
+        CHECK(n_driver_object.load() == 0);
+    }
+    CHECK(n_met >= 10);
+}
+
 #endif  // AUSPEX_NO_VULKAN

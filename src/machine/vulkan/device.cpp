@@ -215,10 +215,9 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
     if (!detail.loader) keep_drivers_loaded();
     AUSPEX_TRY(load_instance_functions(gpu, gpu->instance));
     if (detail.edit_instance) detail.edit_instance(&t);
-    if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
-        const VkResult m = t.vkCreateDebugUtilsMessengerEXT(gpu->instance, &listen, nullptr, &gpu->messenger);
-        if (m != VK_SUCCESS) return gpu->check(m, "vkCreateDebugUtilsMessengerEXT");
-    }
+    if (detail.validation && t.vkCreateDebugUtilsMessengerEXT)
+        AUSPEX_TRY(gpu->made(t.vkCreateDebugUtilsMessengerEXT(gpu->instance, &listen, nullptr, &gpu->messenger),
+                             &gpu->messenger, "vkCreateDebugUtilsMessengerEXT"));
     return {};
 }
 
@@ -357,8 +356,8 @@ Status create_layouts(Gpu* gpu) {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = kMaxBindings;
     set.pBindings = bindings;
-    AUSPEX_TRY(gpu->check(gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout),
-                          "vkCreateDescriptorSetLayout"));
+    AUSPEX_TRY(gpu->made(gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout),
+                         &gpu->set_layout, "vkCreateDescriptorSetLayout"));
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, gpu->traits.addresses ? kPushAllBytes : kPushBytes};
     VkPipelineLayoutCreateInfo layout{};
     layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -366,10 +365,8 @@ Status create_layouts(Gpu* gpu) {
     layout.pSetLayouts = &gpu->set_layout;
     layout.pushConstantRangeCount = 1;
     layout.pPushConstantRanges = &push;
-    if (VkResult r = gpu->vk.vkCreatePipelineLayout(gpu->device, &layout, nullptr, &gpu->pipeline_layout);
-        r != VK_SUCCESS)
-        return gpu->check(r, "vkCreatePipelineLayout");
-    return {};
+    return gpu->made(gpu->vk.vkCreatePipelineLayout(gpu->device, &layout, nullptr, &gpu->pipeline_layout),
+                     &gpu->pipeline_layout, "vkCreatePipelineLayout");
 }
 
 Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
