@@ -261,4 +261,23 @@ TEST_CASE("a call that fails for want of memory as often as it likes does not wa
     CHECK(below.context->device_loop()->wait().ok());
 }
 
+TEST_CASE("the device loop clears what a reset could not, and goes on with no other text") {
+    Device device;
+    const vk::OpenDeviceRef opened = open_faulty(&device);
+    if (!opened) return;
+    Below below(opened);
+    const std::vector<Token> want = below.loop_text();
+    CHECK(want.size() == 11);
+    below.context->reset();
+    below.run(*below.context, below.step(Span<const Token>(below.ids.data() + 1, 7), 0, true, 0));  // another text
+    below.context->commit(7);
+    calls_until_fault = 0;
+    below.context->reset();
+    CHECK(calls_until_fault.exchange(0) < 0);
+    CHECK(below.context->device_loop()->start(below.start_of(1)).code == Code::out_of_memory);
+    calls_until_fault = kNever;
+    CHECK(below.context->device_loop()->queue(0).code == Code::bad_argument);  // it did not start
+    CHECK(below.loop_text() == want);
+}
+
 #endif  // AUSPEX_NO_VULKAN

@@ -149,6 +149,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
 // --------------------------------------------------------------------------------- submissions
 
 Result<args::StepRequest*> VulkanContext::take_request(uint32_t* index) {
+    AUSPEX_TRY(finish_reset());
     const uint32_t i = next_request_;
     next_request_ = (next_request_ + 1) % kRequests;
     // A submission that failed has left a value that nothing reaches.
@@ -233,7 +234,6 @@ Status VulkanContext::check(const Step& step) const {
 
 Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
-    AUSPEX_TRY(finish_reset());
     loop_started_ = false;
     forget_rows();
     const bool trunk = step.tape == &model_->plan->trunk;

@@ -126,6 +126,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Status check_idle() const;
     Status send_bias(const std::vector<LogitBias>& bias);
     /// The next host request, zeroed; its tokens follow it in memory. Waits until the device is done with its last use.
+    /// What reset() could not clear is cleared first.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
     /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the

@@ -49,8 +49,7 @@ Status VulkanContext::start(const LoopStart& d) {
         return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
     if (d.n_mtp_row != 0 && model_->plan->mtp.empty())
         return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
-    loop_started_ = first_ = true;
-    done_ = false;
+    loop_started_ = done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
     mode_.noise = !is_greedy(d.sampling);
@@ -107,6 +106,7 @@ Status VulkanContext::start(const LoopStart& d) {
     r->flags |= args::kRequestTrunk;
     const Token token = d.history[position_];
     std::memcpy(r + 1, &token, sizeof token);
+    loop_started_ = first_ = true;
     return {};
 }
 
