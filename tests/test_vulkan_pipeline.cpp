@@ -235,6 +235,34 @@ TEST_CASE("the self-test passes on this device and reports its results") {
     CHECK(t.passed("matrix_khr") == (f16_product && v->gpu->traits.matrix_khr));
     v->finish();
 }
+
+TEST_CASE("the self-test multiplies in the shape and the subgroups of prompts, where the device has them") {
+    vk::DeviceTraits t;
+    t.matrix_khr = t.float16 = t.memory_model = t.subgroup_size_control = true;
+    t.max_group_invocations = 1024;
+    t.max_shared_bytes = 65536;
+    t.subgroup_size = t.subgroup_max = 64;
+    t.subgroup_min = 32;
+    CHECK(vk::matrix_question(t, false).shader.empty());
+    const auto add = [&](uint32_t n) {
+        t.matrix_shapes.push_back(
+            {16, n, 16, vk::Component::f16, vk::Component::f16, vk::Component::f32, vk::Component::f32, false});
+    };
+    const auto columns = [](const vk::PipelineKey& key) { return key.constant(vk::spec::selftest::kUnitN); };
+    add(8);
+    vk::PipelineKey key = vk::matrix_question(t, false);
+    CHECK(columns(key) == 8);
+    CHECK(key.group == 64);
+    CHECK(key.subgroup_size == 0);
+    add(16);
+    key = vk::matrix_question(t, false);
+    CHECK(key.shader == "selftest_matrix_khr");
+    CHECK(columns(key) == 16);
+    CHECK(key.group == 32);
+    CHECK(key.subgroup_size == 32);
+    CHECK(columns(vk::matrix_question(t, true)) == 8);
+}
+
 TEST_CASE("a device that does not sum rows as they are summed alone is refused") {
     if (!test::gpu_device()) return;
     static PFN_vkCreateShaderModule real = nullptr;

@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../../base/clock.h"
 #include "../../base/number.h"
+#include "tune_gemm.h"
 
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
@@ -87,36 +88,18 @@ std::vector<Question> questions(const DeviceTraits& traits) {
     dot.n_group = kDots / kGroup;
     all.push_back(std::move(dot));
 
-    MatrixShape shape;
-    for (const MatrixShape& m : traits.matrix_shapes)
-        if (shape.m == 0 && m.a == Component::f16 && m.b == Component::f16 && m.c == Component::f32 &&
-            m.result == Component::f32)
-            shape = m;
-    for (const char* which : {"nv", "khr"}) {
-        if (shape.m == 0) break;
-        const bool nv = which[0] == 'n';
-        Question q{
-            nv ? "matrix_nv" : "matrix_khr",
-            {say("selftest_matrix_", which),
-             traits.subgroup_size,
-             {{spec::selftest::kUnitM, shape.m}, {spec::selftest::kUnitN, shape.n}, {spec::selftest::kUnitK, shape.k}},
-             0,
-             true},
-            {},
-            {},
-            0,
-            0,
-            0,
-            0,
-            0,
-            {}};
+    for (const bool nv : {true, false}) {
+        Question q{nv ? "matrix_nv" : "matrix_khr", matrix_question(traits, nv), {}, {}, 0, 0, 0, 0, 0, {}};
+        if (q.key.shader.empty()) break;
+        const uint32_t m = q.key.constant(spec::selftest::kUnitM), n = q.key.constant(spec::selftest::kUnitN),
+                       k = q.key.constant(spec::selftest::kUnitK);
         // Whole numbers up to 8, so that every order of summing is exact.
         auto half = [&] { return uint32_t(f32_to_f16(float(int32_t(s.next() % 17) - 8))); };
-        for (uint32_t i = 0; i < (shape.m * shape.k + shape.k * shape.n) / 2; ++i) {
+        for (uint32_t i = 0; i < (m * k + k * n) / 2; ++i) {
             const uint32_t low = half();
             q.input.push_back(low | half() << 16);
         }
-        q.output.resize(shape.m * shape.n);
+        q.output.resize(m * n);
         q.n_group = 1;
         all.push_back(std::move(q));
     }
@@ -214,6 +197,27 @@ Check judge_matrix(const Question& q) {
 }
 
 }  // namespace selftest_impl
+
+PipelineKey matrix_question(const DeviceTraits& traits, bool nv) {
+    MatrixShape shape;
+    for (const MatrixShape& m : traits.matrix_shapes)
+        if (shape.m == 0 && m.a == Component::f16 && m.b == Component::f16 && m.c == Component::f32 &&
+            m.result == Component::f32)
+            shape = m;
+    PipelineKey key;
+    if (shape.m == 0) return key;
+    key.shader = nv ? "selftest_matrix_nv" : "selftest_matrix_khr";
+    key.group = traits.subgroup_size;
+    key.full_subgroups = true;
+    if (!nv && gemm_matrix_fits(traits)) {  // gemm_mma's
+        shape.m = shape.n = shape.k = 16;
+        key.group = 32;
+        key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+    }
+    namespace s = spec::selftest;
+    key.constants = {{s::kUnitM, shape.m}, {s::kUnitN, shape.n}, {s::kUnitK, shape.k}};
+    return key;
+}
 
 bool SelfTest::passed(std::string_view name) const {
     for (const Check& c : checks)

@@ -4,7 +4,7 @@
 //         "fma_rows" is refused: its text would be wrong, or another one with drafts. The others choose kernels, or are
 //         only reported.
 // Thread  called while a device is being opened.
-// Tests   tests/test_vulkan_device.cpp.
+// Tests   tests/test_vulkan_pipeline.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "commands.h"
@@ -30,6 +30,10 @@ struct SelfTest {
     /// One line per check.
     std::string report() const;
 };
+
+/// The kernel of "matrix_nv" or "matrix_khr": a product of halves summed in float, in the shape and the subgroups that
+/// prompts are multiplied in, else in the first shape of the device. Empty: it has none.
+PipelineKey matrix_question(const DeviceTraits& traits, bool nv);
 
 /// Runs the checks. A kernel that cannot be made is a failed check, not an error.
 ///
