@@ -244,4 +244,30 @@ TEST_CASE("a first prompt and its first token need the pipelines that are reques
     }
 }
 
+TEST_CASE("pieces of a prompt get shorter while they are slow, and long again when they run fast") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    const Rig rig(narrow_of(true));
+    const auto small_bytes = std::exchange(shared_gpu()->small_bytes, 0);
+    const double max_us = shared_gpu()->max_submit_us;
+    auto context = rig.context();
+    const std::vector<Token> ids = tiny_ids(64, 3);
+    uint32_t at = 0;
+    const auto dispatches = [&] {  // of a prompt of 64 rows
+        return context->profiler()->count(rig.step(ids, at, false, 0)).value().n_dispatch;
+    };
+    const auto prompt = [&](double limit_us) {
+        shared_gpu()->max_submit_us = limit_us;
+        rig.run(*context, ids, at, false, 0);
+        at += 64;
+    };
+    const uint32_t whole = dispatches();
+    for (int i = 0; i < 3; ++i) prompt(0);  // every piece takes longer
+    CHECK(dispatches() > 3 * whole);        // four of 16 rows
+    prompt(1e12);
+    CHECK(dispatches() == whole);
+    shared_gpu()->max_submit_us = max_us;
+    shared_gpu()->small_bytes = small_bytes;
+}
+
 #endif  // AUSPEX_NO_VULKAN

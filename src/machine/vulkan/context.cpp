@@ -175,7 +175,8 @@ void VulkanContext::gather(std::initializer_list<const Recording*> list) {
 
 /// Waits for the body before this one, so that the device has work while the host prepares the next. A body that takes
 /// kQueueAheadUs and more is waited for itself: there the wait costs next to nothing, and cancel() is answered sooner.
-Status VulkanContext::submit_wide(Recording* body) {
+/// So is one of fewer rows than could run at once, whose time says whether there may be more again.
+Status VulkanContext::submit_wide(Recording* body, uint32_t n_row) {
     bool before_done = true;
     if (wide_.body) AUSPEX_TRY(timeline_.done(wide_.value).get(before_done));
     if (before_done) wide_.body = nullptr;  // nobody saw when it ended
@@ -193,18 +194,28 @@ Status VulkanContext::submit_wide(Recording* body) {
         AUSPEX_TRY(finish_wide());
         begin = Clock::now();
     }
-    wide_ = {body, timeline_.last(), begin};
+    wide_ = {body, n_row, timeline_.last(), begin};
     const double us = body->part_us * static_cast<double>(n);
-    return us > 0 && us < context_impl::kQueueAheadUs ? Status() : finish_wide();
+    const bool ahead = us > 0 && us < context_impl::kQueueAheadUs && n_chunk_ == n_chunk_max_;
+    return ahead ? Status() : finish_wide();
 }
 
-/// Waits for the body that was submitted last and notes its time.
+/// Waits for the body that was submitted last and notes its time. A part that takes too long halves the rows of later
+/// bodies. One that takes less than half of the limit doubles them: what was slow (other work on the device, a
+/// suspended process) is over.
 Status VulkanContext::finish_wide() {
     if (!wide_.body) return {};
     if (model_->device->gpu->lost) return lost_before();
     AUSPEX_TRY(timeline_.wait(wide_.value));
-    wide_.body->part_us = 1e6 * seconds_since(wide_.begin) / static_cast<double>(wide_.body->parts.size());
+    const double us = 1e6 * seconds_since(wide_.begin) / static_cast<double>(wide_.body->parts.size());
+    wide_.body->part_us = us;
     wide_.body = nullptr;
+    if (wide_.n_row != n_chunk_) return {};
+    const double limit_us = model_->device->max_submit_us;
+    if (us > limit_us && n_chunk_ > 16)
+        n_chunk_ /= 2;
+    else if (us < limit_us / 2)
+        n_chunk_ = std::min(2 * n_chunk_, n_chunk_max_);
     return {};
 }
 
@@ -290,10 +301,9 @@ Status VulkanContext::run_trunk(const Step& step) {
         request->flags = args::kRequestTrunk;
         std::memcpy(request + 1, step.ids + at, n * sizeof(Token));
         AUSPEX_TRY(submit({open}));
-        AUSPEX_TRY(submit_wide(body));
+        AUSPEX_TRY(submit_wide(body, n));
         AUSPEX_TRY(keep_raw_rows(step.n_row, at, n));
         n_pending_ = small ? n : 0;
-        if (!small && body->part_us > model_->device->max_submit_us && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
             AUSPEX_TRY(head_recording(*step.tape, step.n_logit, false).get(head));
             AUSPEX_TRY(submit({head}));
@@ -307,7 +317,7 @@ Status VulkanContext::run_trunk(const Step& step) {
 Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
     const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[model_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
-    AUSPEX_TRY(barrier());  // the piece may still run
+    AUSPEX_TRY(finish_wide());  // the piece may still run
     const uint64_t one = uint64_t{model_->plan->d_model} * sizeof(float);
     AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
     if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));

@@ -136,7 +136,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     void gather(std::initializer_list<const Recording*> list);
     Status write_draft_head(Span<const Token> ids, const Slot& s, const Tiling& tiling, const Region& rows,
                             const Region& table);
-    Status submit_wide(Recording* body);
+    Status submit_wide(Recording* body, uint32_t n_row);
     Status finish_wide();
     /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
     Status barrier();
@@ -178,10 +178,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     uint32_t next_request_ = 0;
     ContextOptions options_;
     uint32_t n_chunk_max_ = 0;  ///< rows of a committed step that can run at once
-    uint32_t n_chunk_ = 0;      ///< of those, how many do: halved when too slow
+    uint32_t n_chunk_ = 0;      ///< of those, how many do: finish_wide() decides
     /// The body of many rows that was submitted last, until somebody waits for it.
     struct Wide {
         Recording* body = nullptr;
+        uint32_t n_row = 0;
         uint64_t value = 0;
         std::chrono::steady_clock::time_point begin;  ///< when the device began with it
     };
