@@ -269,4 +269,33 @@ TEST_CASE("what a call of the driver that failed left in its handle is not destr
     CHECK(n_met >= 10);
 }
 
+TEST_CASE("a mark of time that the driver gives late leaves the time of its cycle unknown, and the text goes on") {
+    if (!gpu_device()) return;
+    Life life;
+    REQUIRE(life.run(Phase::open, {}).ok());
+    if (life.opened->gpu->traits.timestamp_bits == 0) return;
+    const ContextRig rig(test_vulkan_model::narrow_of(false));
+    const auto model = rig.load(*vk::make_backend(life.opened));
+    const auto context = rig.context(*model, {}, 128, 16);
+    const std::vector<Token> ids = tiny_ids(4, 4);
+    LoopStart d;
+    d.history = ids;
+    d.limit = 100;
+    rig.run(*context, Span<const Token>(ids.data(), 3), 0, false, 0);
+    REQUIRE(context->device_loop()->start(d).ok());
+    for (int i = 0; i < 4; ++i) {
+        CAPTURE(i);
+        REQUIRE(context->device_loop()->queue(0).ok());
+        const bool late = i == 1 || i == 2;  // the beginning of one cycle, the end of another
+        if (late)
+            for (const DriverCall* c : DriverCall::all())
+                if (std::string(c->name) == "vkGetQueryPoolResults") driver_fault.arm(c, VK_NOT_READY, i - 1);
+        const auto c = context->device_loop()->wait();
+        REQUIRE_MESSAGE(c.ok(), c.status().message());
+        CHECK(c.value().tokens.size() == 1);
+        if (late) CHECK(driver_fault.disarm());
+        CHECK((c.value().us > 0) == !late);
+    }
+}
+
 #endif  // AUSPEX_NO_VULKAN

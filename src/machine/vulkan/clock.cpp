@@ -76,6 +76,7 @@ Result<uint64_t> CycleClock::tick(uint32_t slot, uint32_t mark) const {
     uint64_t ticks = 0;
     const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, kMarks * slot + mark, 1, sizeof ticks,
                                                       &ticks, sizeof ticks, VK_QUERY_RESULT_64_BIT);
+    if (r == VK_NOT_READY) return uint64_t{0};  // some drivers give it after the semaphore
     AUSPEX_TRY(gpu_->check(r, "vkGetQueryPoolResults"));
     return ticks;
 }
@@ -86,10 +87,10 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
     uint64_t from = last_, middle = 0;
     if (had_begin) AUSPEX_TRY(tick(slot, 0).get(from));
     AUSPEX_TRY(tick(slot, 2).get(last_));
+    if (had_middle) AUSPEX_TRY(tick(slot, 1).get(middle));
+    if (from == 0 || last_ == 0 || (had_middle && middle == 0)) return t;
     t.us = gpu_->traits.us_between(from, last_);
-    if (!had_middle) return t;
-    AUSPEX_TRY(tick(slot, 1).get(middle));
-    t.block_us = gpu_->traits.us_between(from, middle);
+    if (had_middle) t.block_us = gpu_->traits.us_between(from, middle);
     return t;
 }
 

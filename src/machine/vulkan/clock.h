@@ -49,7 +49,7 @@ class CycleClock {
     uint32_t n_slot() const { return 2 * n_queued_; }
     void add(uint32_t mark, List* list) const;
     Status record();
-    Result<uint64_t> tick(uint32_t slot, uint32_t mark) const;
+    Result<uint64_t> tick(uint32_t slot, uint32_t mark) const;  ///< 0: not known yet
     GpuRef gpu_;
     std::shared_ptr<CommandPool> pool_;
     VkQueryPool queries_ = VK_NULL_HANDLE;
@@ -57,7 +57,7 @@ class CycleClock {
     /// every cycle of the other has been read.
     std::vector<VkCommandBuffer> marks_;
     uint32_t n_queued_ = 0, slot_ = 0;  ///< of the next cycle
-    uint64_t last_ = 0;                 ///< end of the cycle that was read last
+    uint64_t last_ = 0;                 ///< end of the cycle that was read last; 0: not known
 };
 
 }  // namespace vk
