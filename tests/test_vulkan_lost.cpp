@@ -189,6 +189,23 @@ TEST_CASE("a slow device is not lost while its submissions finish one after the 
     }
 }
 
+TEST_CASE("where another thread was told that the device is lost, a wait that times out does not wait on") {
+    auto v = Vulkan::open(hanging(80));
+    if (!v) return;
+    {
+        vk::Timeline timeline;
+        REQUIRE(vk::Timeline::create(v->gpu).get(timeline).ok());
+        REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).ok());
+        REQUIRE(timeline.wait(1).ok());
+        hang.on = v->gpu->lost = true;
+        CHECK(timeline.wait(1).code == Code::device_lost);
+        CHECK(hang.n_wait == 1);
+        CHECK_FALSE(v->gpu->stalled.load());  // what a lost device used may be freed
+    }
+    hang.on = false;
+    v->finish();
+}
+
 TEST_CASE("fences are used again in a ring: every value is reached in its turn, and none is asked for twice") {
     vk::OpenDetail detail;
     detail.edit_traits = [](vk::DeviceTraits* t) { t->timeline = false; };

@@ -19,8 +19,8 @@ void Timeline::finish() {
     for (uint32_t i = 0; i < timeline_impl::kWaitAttempts; ++i)
         if (wait(last_).ok() || gpu_->lost) return;
     // The caller is about to free what may still be in use: without an answer nothing is freed any more.
-    gpu_->lost = true;
     gpu_->stalled = true;
+    gpu_->lost = true;
 }
 
 void Timeline::destroy() {
@@ -120,10 +120,11 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
         if (now > reached) ++gpu_->n_progress;
         reached = now;
         n_idle = gpu_->n_progress == n_progress ? n_idle + 1 : 0;
+        if (n_idle != 0 && gpu_->lost) return lost_before();  // another thread was told so
         n_progress = gpu_->n_progress;
     }
+    gpu_->stalled = true;  // first: who sees a lost device may free what it used
     gpu_->lost = true;
-    gpu_->stalled = true;
     return fail(Code::device_lost, "the Vulkan device finished nothing for ", timeout_ns / 1000000,
                 " ms and is taken for lost; its memory is not freed, because kernels may still run. Open the device "
                 "again.");
