@@ -280,4 +280,22 @@ TEST_CASE("the device loop clears what a reset could not, and goes on with no ot
     CHECK(below.loop_text() == want);
 }
 
+TEST_CASE("a way of sampling that could not be prepared for want of memory is prepared by the next start") {
+    if (!can_tell_own_allocations()) return skip("own allocations cannot be told apart in this build");
+    Device device;
+    const vk::OpenDeviceRef opened = open_faulty(&device);
+    if (!opened) return;
+    Below below(opened), other(opened);
+    LoopStart d = below.start_of(4);
+    for (Below* b : {&below, &other}) REQUIRE(b->context->device_loop()->prepare(1).ok());
+    d.sampling.temperature = 1;
+    own_allocations_until_fault = 0;
+    CHECK_THROWS_AS((void)below.context->device_loop()->start(d), std::bad_alloc);
+    own_allocations_until_fault = kNever;
+    REQUIRE(below.context->device_loop()->start(d).ok());
+    const size_t n = opened->pipelines->size();
+    REQUIRE(other.context->device_loop()->start(d).ok());
+    CHECK(opened->pipelines->size() == n);
+}
+
 #endif  // AUSPEX_NO_VULKAN

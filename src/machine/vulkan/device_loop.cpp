@@ -218,7 +218,6 @@ Status VulkanContext::prepare(uint32_t max_drafts) {
     const Plan& plan = *model_->plan;
     const bool block = !plan.mtp.empty() && options_.mtp;  // without one the caller gives the drafts
     max_drafts_ = max_drafts = std::min(max_drafts, kMaxTentative - 1);
-    prepared_modes_ |= 1u << mode_.bits();
     const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
         RecordingKey key;
         key.kind = kind;
@@ -245,8 +244,7 @@ Status VulkanContext::prepare(uint32_t max_drafts) {
             AUSPEX_TRY(prepare_list(0, draft));
         }
     }
-    if (!block) return {};
-    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
+    for (uint32_t i = 0; block && i < plan.mtp.size(); ++i)
         for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxPendingHidden)); n *= 2) {
             RecordingKey wide;
             wide.kind = RecordingKey::Kind::wide;
@@ -255,8 +253,9 @@ Status VulkanContext::prepare(uint32_t max_drafts) {
             wide.fill_only = true;
             AUSPEX_TRY(prepare_list(0, wide));
         }
-    for (uint32_t n = 1; n <= kAcceptanceProbeRows; ++n)
+    for (uint32_t n = 1; block && n <= kAcceptanceProbeRows; ++n)
         AUSPEX_TRY(prepare_list(0, key_of(RecordingKey::Kind::guess, n)));
+    prepared_modes_ |= 1u << mode_.bits();
     return {};
 }
 
