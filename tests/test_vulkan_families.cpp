@@ -464,6 +464,10 @@ TEST_CASE("a device with a small binding limit keeps experts in slices") {
     side.trunk(4, true, 4, 4);
     side.trunk(16, false, 1, 0);
     CHECK(side.worst < 1e-3);
+    narrow->gpu->traits.max_storage_range = 64 * 1024;
+    s = vk::make_backend(narrow)->load(rig.plan, rig.weights, {}).get(program);
+    CHECK(s.code == Code::unsupported);
+    CHECK_MESSAGE(s.text.find("bytes for each expert") != std::string::npos, s.message());
 }
 
 TEST_CASE("planned memory equals what a model with experts and its contexts allocate") {

@@ -180,6 +180,9 @@ Status VulkanModel::lay_out(Uploads* to) {
         m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(),
                           fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
         const uint32_t step = m.tiling.rows_within(max_slice_bytes);
+        if (step == 0 && m.tiling.n_stack > 1 && m.tiling.row_bytes() <= max_slice_bytes)
+            return fail(Code::unsupported, "tensor '", s.name, "' has ", m.tiling.one().bytes(),
+                        " bytes for each expert; ", traits.name, " can see ", max_slice_bytes, " at once");
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ",
                         traits.name, " can see at once");
