@@ -53,6 +53,7 @@ const Shape kShapes[] = {
      nullptr, 0, false},
     {"128 invocations", "workgroups of at most 128, expected 256",
      [](Properties& p) { p.limits.maxComputeWorkGroupInvocations = p.limits.maxComputeWorkGroupSize[0] = 128; }},
+    {"128 invocations in x", "at most 128", [](Properties& p) { p.limits.maxComputeWorkGroupSize[0] = 128; }},
     {"4 storage buffers a kernel", "4 storage buffers a kernel, 12 are needed",
      [](Properties& p) { p.limits.maxPerStageDescriptorStorageBuffers = 4; }},
     {"Vulkan 1.0", "it has no Vulkan 1.1", [](Properties& p) { p.apiVersion = VK_API_VERSION_1_0; }},

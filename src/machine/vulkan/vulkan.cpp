@@ -72,8 +72,8 @@ Status refuse(const OpenDevice& c) {
     auto no = [&](const std::string& what) {
         return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use the CPU");
     };
-    if (t.max_group_invocations < 256)
-        return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
+    if (const uint32_t n = std::min(t.max_group_invocations, t.max_group_size[0]); n < 256)
+        return no(say("workgroups of at most ", n, ", expected 256"));
     if (t.max_shared_bytes < 16384) return no(say(t.max_shared_bytes, " bytes of shared memory, expected 16384"));
     for (const Check& check : c.selftest.checks)
         if ((check.name == "half_subnormals" || check.name == "fma_rows") && check.verdict == Check::Verdict::failed)
