@@ -5,8 +5,8 @@
 
 A LOG is the output of `ctest -V`, or a list of single steps ("step: passed|failed: NAME"). An entry of ctest counts as
 the test cases that it reports itself ("auspex-tests: N passed, N failed, N skipped"), or as one. An entry that fails
-without a failed test case (a crash, a time-out, a message of the validation layer) counts as one failure. The exit code
-is 1 if anything failed.
+without a failed test case (a crash, a time-out, a message of the validation layer) counts as one failure, and so does a
+log without the last lines of a ctest that ran all its entries. The exit code is 1 if anything failed.
 """
 import re
 import sys
@@ -15,16 +15,20 @@ ENTRY = re.compile(r"^ *\d+/\d+ Test +#(\d+): (\S+) \.*[ *]*(Passed|Skipped|.*?)
 CASES = re.compile(r"^(\d+): auspex-tests: (\d+) passed, (\d+) failed, (\d+) skipped")
 SKIP = re.compile(r"^(\d+): auspex-skip: (.*)")
 STEP = re.compile(r"^step: (passed|failed): (.*)")
+END = re.compile(r"^\d+% tests passed, \d+ tests? failed out of \d+")
 N_SLOWEST = 12
 
 
 def read(path):
     """Yields (name, passed, failed, skipped, seconds, skip lines) of each entry in the log."""
-    cases, skips = {}, {}
+    cases, skips, ended = {}, {}, False
     with open(path, encoding="utf-8", errors="replace") as log:
         for line in log:
             if m := STEP.match(line):
+                ended = True
                 yield m[2], int(m[1] == "passed"), int(m[1] == "failed"), 0, 0.0, []
+            elif END.match(line):
+                ended = True
             elif m := CASES.match(line):
                 cases[m[1]] = [int(n) for n in m.groups()[1:]]
             elif m := SKIP.match(line):
@@ -39,6 +43,8 @@ def read(path):
                     passed, skipped = int(verdict == "Passed"), int(verdict == "Skipped")
                     failed = 1 - passed - skipped
                 yield name, passed, failed, skipped, float(seconds), skips.get(number, [])
+    if not ended:
+        yield f"{path}: ctest did not run to its end", 0, 1, 0, 0.0, []
 
 
 def main():
