@@ -1,5 +1,5 @@
-"""tools/: what they refuse, and that a check which checked nothing is no success. Their other tests: test_make_shaders.py,
-test_server_bench.py, test_cli_masks.py."""
+"""tools/: what they refuse, and that a check which checked nothing is no success. Their other tests:
+test_make_shaders.py, test_server_bench.py, test_cli_masks.py."""
 import os
 import shutil
 import subprocess
@@ -37,6 +37,15 @@ class Tools(unittest.TestCase):
                                          self.file("suite.log", log))
             self.assertEqual((code, out.splitlines()[-1]), (int(log != entry + end), counts))
             self.assertEqual("suite.log: ctest did not run to its end" in out, log != entry + end)
+
+    @unittest.skipUnless(shutil.which("ctags") and shutil.which("git"), "needs universal-ctags and git")
+    def test_style_is_not_checked_by_a_clang_format_that_fails(self):
+        tool = self.file("clang-format-14", "#!/bin/sh\necho 'Error reading .clang-format' >&2\nexit 1\n")
+        os.chmod(tool, 0o755)
+        environment = {**os.environ, "PATH": self.folder + ":" + os.environ["PATH"]}
+        code, _, said = self.run_tool(sys.executable, os.path.join("tools", "check_style.py"), "src/base/base.cpp",
+                                      env=environment, cwd=REPO)
+        self.assertEqual((code, said), (1, f"check_style: {tool} failed: Error reading .clang-format\n"))
 
 
 if __name__ == "__main__":

@@ -244,6 +244,8 @@ def check_format(report, names):
     files = [n for n in names if n.endswith(CODE) and not n.startswith("shaders/")]
     for at in range(0, len(files), 64):
         out = subprocess.run([tool, "--dry-run", *files[at:at + 64]], cwd=ROOT, capture_output=True, text=True)
+        if out.returncode:
+            sys.exit(f"check_style: {tool} failed: {out.stderr.strip() or out.returncode}")
         first = {}
         for name, line in re.findall(r"^(\S+?):(\d+):\d+: \w+: code should be clang-formatted", out.stderr,
                                      re.MULTILINE):
