@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.dirname(os.environ.get("AUSPEX_DEMO_TEXT") or os.path.join(REPO, "build", "demo_text"))
 
 
 class Tools(unittest.TestCase):
@@ -24,6 +25,12 @@ class Tools(unittest.TestCase):
     def run_tool(self, *command, **more):
         r = subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
         return r.returncode, r.stdout, r.stderr
+
+    def program(self, name):
+        path = os.path.join(BUILD, name)
+        if not os.path.exists(path):
+            self.skipTest(f"needs {name}")
+        return path
 
     def test_a_run_of_ctest_that_did_not_end_is_a_failure(self):
         entry = "1: auspex-tests: 3 passed, 0 failed, 0 skipped\n1/2 Test #1: unit.a ......   Passed    0.50 sec\n"
@@ -46,6 +53,21 @@ class Tools(unittest.TestCase):
         code, _, said = self.run_tool(sys.executable, os.path.join("tools", "check_style.py"), "src/base/base.cpp",
                                       env=environment, cwd=REPO)
         self.assertEqual((code, said), (1, f"check_style: {tool} failed: Error reading .clang-format\n"))
+
+    def test_scripts_of_calls_refuse_options_that_they_would_read_as_others(self):
+        program = self.program("sync_scripts")
+        for options in (["--count", "0"], ["--count", "x"], ["--count", "2x"], ["--steps", "0"], ["--device", "vulcan"],
+                        ["--seed", "-1"], ["--gpu", "first"], ["--count"]):
+            code, out, said = self.run_tool(program, *options)
+            self.assertEqual((code, out, said[:20]), (2, "", "usage: sync_scripts "), options)
+
+    def test_samples_of_constraints_refuse_options_that_they_would_read_as_others(self):
+        program, lines = self.program("constraint_samples"), self.file("lines.jsonl", '{"gbnf": "root ::= \\"a\\""}\n')
+        for options in (["--count", "abc"], ["--length", "0"], ["--depth", "9"], ["--device", "gpu"], ["--gpu", "-2"]):
+            code, out, said = self.run_tool(program, *options, lines)
+            self.assertEqual((code, out, said[:26]), (2, "", "usage: constraint_samples "), options)
+        self.assertEqual(self.run_tool(program, lines + "x"),
+                         (2, "", f"constraint_samples: not_found: {lines}x cannot be opened\n"))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@
 //
 // A text is wrong if its bytes are no text of the grammar, or for one that was cut off, no beginning of one; or if it
 // ended and its calls cannot be read. Then the exit code is 1.
+#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "../src/base/json.h"
@@ -19,6 +19,7 @@
 #include "../src/grammar/interface.h"
 #include "../tests/support.h"
 #include "../tests/tiny.h"
+#include "read_option.h"
 
 namespace {
 
@@ -152,26 +153,28 @@ bool read_options(int argc, char** argv, Options& o) {
     o.device.n_thread = 1;
     for (int i = 1; i < argc; ++i) {
         const auto is = [&](const char* name) { return std::strcmp(argv[i], name) == 0 && i + 1 < argc; };
+        bool good = true;
         if (is("--count"))
-            o.count = std::strtoull(argv[++i], nullptr, 10);
+            good = tools::read_number<uint64_t>(argv[++i], o.count, 0, UINT64_MAX);
         else if (is("--seed"))
-            o.seed = std::strtoull(argv[++i], nullptr, 10);
+            good = tools::read_number<uint64_t>(argv[++i], o.seed, 0, UINT64_MAX);
         else if (is("--length"))
-            o.n_token = std::strtoull(argv[++i], nullptr, 10);
+            good = tools::read_number<uint64_t>(argv[++i], o.n_token, 1, 99999);
         else if (is("--depth"))
-            o.depth = std::atoi(argv[++i]);
+            good = tools::read_number<int>(argv[++i], o.depth, 0, kMaxDraft);
         else if (is("--device"))
-            o.device.kind = std::strcmp(argv[++i], "vulkan") == 0 ? Kind::vulkan : Kind::cpu;
+            good = tools::read_device(argv[++i], o.device.kind);
         else if (is("--gpu"))
-            o.device.vulkan_index = std::atoi(argv[++i]);
+            good = tools::read_number<int>(argv[++i], o.device.vulkan_index, 0, INT_MAX);
         else if (is("--model"))
             o.model = argv[++i];
         else if (argv[i][0] != '-' && !o.lines)
             o.lines = argv[i];
         else
-            return false;
+            good = false;
+        if (!good) return false;
     }
-    return o.lines != nullptr && o.n_token > 0 && o.n_token < 100000;
+    return o.lines != nullptr;
 }
 
 int fail_with(const Status& s) { return std::fprintf(stderr, "constraint_samples: %s\n", s.message().c_str()), 2; }
@@ -194,7 +197,9 @@ int main(int argc, char** argv) {
     Status s = Device::open(o.device).get(device);
     if (s.ok()) s = (o.model ? Model::load(device, o.model) : Model::load(device, bytes)).get(model);
     std::string text;
-    if (std::FILE* f = s.ok() ? std::fopen(o.lines, "rb") : nullptr) {
+    if (s.ok()) {
+        std::FILE* f = std::fopen(o.lines, "rb");
+        if (!f) return fail_with(Status(Code::not_found, std::string(o.lines) + " cannot be opened"));
         char part[1 << 16];
         for (size_t n; (n = std::fread(part, 1, sizeof part, f)) > 0;) text.append(part, n);
         std::fclose(f);

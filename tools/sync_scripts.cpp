@@ -1,34 +1,39 @@
 // sync_scripts: as many checks of tests/sync_scripts.h as asked for.
 // usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [--gpu INDEX] [MODEL]
+#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "../tests/sync_scripts.h"
 #include "../tests/tiny.h"
+#include "read_option.h"
 
 int main(int argc, char** argv) {
     using namespace auspex;
-    uint64_t count = 1000, seed = 1, n_step = 24;
+    uint64_t count = 1000, seed = 1;
+    uint32_t n_step = 24;
     DeviceOptions options;
     options.kind = Kind::cpu;
     options.n_thread = 1;
     const char* path = nullptr;
     for (int i = 1; i < argc; ++i) {
-        const bool more = i + 1 < argc;
-        if (std::strcmp(argv[i], "--count") == 0 && more)
-            count = std::strtoull(argv[++i], nullptr, 10);
-        else if (std::strcmp(argv[i], "--seed") == 0 && more)
-            seed = std::strtoull(argv[++i], nullptr, 10);
-        else if (std::strcmp(argv[i], "--steps") == 0 && more)
-            n_step = std::strtoull(argv[++i], nullptr, 10);
-        else if (std::strcmp(argv[i], "--device") == 0 && more)
-            options.kind = std::strcmp(argv[++i], "vulkan") == 0 ? Kind::vulkan : Kind::cpu;
-        else if (std::strcmp(argv[i], "--gpu") == 0 && more)
-            options.vulkan_index = std::atoi(argv[++i]);
+        const auto is = [&](const char* name) { return std::strcmp(argv[i], name) == 0 && i + 1 < argc; };
+        bool good = true;
+        if (is("--count"))
+            good = tools::read_number<uint64_t>(argv[++i], count, 1, UINT64_MAX);
+        else if (is("--seed"))
+            good = tools::read_number<uint64_t>(argv[++i], seed, 0, UINT64_MAX);
+        else if (is("--steps"))
+            good = tools::read_number<uint32_t>(argv[++i], n_step, 1, UINT32_MAX);
+        else if (is("--device"))
+            good = tools::read_device(argv[++i], options.kind);
+        else if (is("--gpu"))
+            good = tools::read_number<int>(argv[++i], options.vulkan_index, 0, INT_MAX);
         else if (argv[i][0] != '-')
             path = argv[i];
         else
+            good = false;
+        if (!good)
             return std::fprintf(stderr,
                                 "usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] "
                                 "[--gpu INDEX] [MODEL]\n"),
