@@ -76,24 +76,31 @@ class Readme(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
     @unittest.skipIf(os.name == "nt", "a shell script")
-    def test_the_demo_script_takes_the_number_of_tokens(self):
+    def test_the_demo_script_takes_the_number_of_tokens_and_the_prompt(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         for name, text in (("tools/demo.sh", read("tools/demo.sh")),
-                           ("tools/setup.sh", "packages_to_build=(x)\nneed_packages() { :; }\nconfigure() { :; }\n"
-                                              "cmake() { :; }\n"),
+                           ("tools/whole_setup.sh", read("tools/setup.sh")),
+                           ("tools/setup.sh", "uname() { echo \"$machine\"; }\n. tools/whole_setup.sh\n"
+                                              "need_packages() { :; }\nconfigure() { :; }\ncmake() { :; }\n"),
                            ("build/auspex", "#!/bin/sh\nprintf '\\n%s' \"$@\"\n")):
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text)
             os.chmod(path, 0o755)
-        for given, n in (([], "96"), (["-n", "200", "--device", "cpu"], "200")):
+        def run(*given, machine="x86_64"):
             r = subprocess.run(["bash", os.path.join(folder, "tools", "demo.sh"), *given], capture_output=True,
-                               text=True, timeout=60)
+                               text=True, timeout=60, env={**os.environ, "machine": machine})
             self.assertEqual(r.returncode, 0, r.stderr)
-            words = r.stdout.splitlines()
+            return r.stdout
+
+        for given, n in (([], "96"), (["-n", "200", "--device", "cpu"], "200")):
+            words = run(*given).splitlines()
             self.assertEqual([words[i + 1] for i, word in enumerate(words) if word == "-n"], [n])
+        self.assertEqual(run("-p", "a -n b"), "\nrun\n-n\n96\n-v\n-p\na -n b")
+        self.assertEqual(run("--file=x"), "\nrun\n-n\n96\n-v\n--file=x")
+        self.assertEqual(run(machine="aarch64"), run())  # where setup.sh knows fewer packages
 
     def test_the_commands_it_lists_are_those_of_the_program(self):
         r = subprocess.run([BINARY, "--help"], capture_output=True, text=True, timeout=60)

@@ -19,9 +19,12 @@ fi
 prompt='2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:15 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:30 Pump-3'
-case " $* " in  # an option may be given once
-*" -n"* | *" --tokens"*) ;;
-*) set -- -n 96 "$@" ;;
-esac
-printf '%s' "$prompt"
-build/auspex run -p "$prompt" -v "$@"
+text=(-p "$prompt") tokens=(-n 96)
+for word in "$@"; do  # an option may be given once
+    case $word in
+    -p* | --prompt* | -f* | --file*) text=() ;;
+    -n* | --tokens*) tokens=() ;;
+    esac
+done
+[ ${#text[@]} -eq 0 ] || printf '%s' "$prompt"
+build/auspex run "${text[@]}" "${tokens[@]}" -v "$@"

@@ -52,6 +52,7 @@ packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-r
     luajit default-jdk-headless  # bindings of the C interface; C# and Rust are tried where mcs and rustc are installed
     chromium)  # for the page of the server; its package chromium-common has SwiftShader
 # Other platforms, where this machine can run their programs: ARM with 64 and 32 bits, Windows.
-[ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static
-    g++-mingw-w64-x86-64-posix wine64)
+if [ "$(uname -m)" = x86_64 ]; then
+    packages_to_test+=(g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static g++-mingw-w64-x86-64-posix wine64)
+fi
 
