@@ -4,6 +4,7 @@
 
 #include "draft_rig.h"
 #include "draft_sources.h"
+#include "largest.h"
 
 namespace constraint_rig {
 
@@ -94,8 +95,8 @@ inline void check_logits(Session& session, Session& other) {
     const auto a = session.logits(), b = other.logits();
     REQUIRE_MESSAGE(a.ok(), a.status().message());
     REQUIRE_MESSAGE(b.ok(), b.status().message());
-    float gap = 0;
-    for (size_t i = 0; i < a.value().size(); ++i) gap = std::max(gap, std::fabs(a.value()[i] - b.value()[i]));
+    double gap = 0;
+    for (size_t i = 0; i < a.value().size(); ++i) gap = larger_error(gap, std::fabs(a.value()[i] - b.value()[i]));
     CHECK(gap < 0.1f);
 }
 

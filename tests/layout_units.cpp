@@ -6,6 +6,7 @@
 // asks.
 #include "../src/machine/vulkan/repack.h"
 #include "glsl.h"
+#include "largest.h"
 #include "number_fields.h"
 
 #include <cstdio>
@@ -152,11 +153,6 @@ struct Errors {
     double product = 0, values = 0, halves = 0;
 };
 
-/// Like max, but what is not a number stays.
-void keep_largest(double& worst, double error) {
-    if (!std::isnan(worst) && !(error <= worst)) worst = error;
-}
-
 void check_product(const Trial& trial, const Functions& f, Errors* worst) {
     for (uint g = 0; g < 8; ++g)
         for (column0 = 0; column0 < 8; column0 += 2) {
@@ -169,7 +165,7 @@ void check_product(const Trial& trial, const Functions& f, Errors* worst) {
                     want += p, size += std::fabs(p);
                 }
                 const double got = double{sum[i]} * scale[column0 + i % 2];
-                keep_largest(worst->product, std::fabs(got - want) / size);
+                worst->product = test::larger_error(worst->product, std::fabs(got - want) / size);
             }
         }
 }
@@ -187,8 +183,8 @@ void check_shares(const Trial& trial, const Functions& f, Errors* worst) {
                         const double want = trial.weight[row][64 * kb + 16 * b + 4 * (l & 3) + i];
                         const vec2 two = unpackHalf2x16((b < 2 ? lo : hi)[2 * (b % 2) + i / 2]);
                         const double half = (i % 2 ? two.y : two.x) / f.factor, value = values[b][i] / f.factor;
-                        keep_largest(worst->halves, std::fabs(half - want) / trial.largest[row]);
-                        keep_largest(worst->values, std::fabs(value - want) / trial.largest[row]);
+                        worst->halves = test::larger_error(worst->halves, std::fabs(half - want) / trial.largest[row]);
+                        worst->values = test::larger_error(worst->values, std::fabs(value - want) / trial.largest[row]);
                     }
             }
 }

@@ -11,6 +11,7 @@
 #include "../src/plan/arch.h"
 #include "../src/plan/weights.h"
 #include "context_rig.h"
+#include "largest.h"
 #include "oracle.h"
 #include "reference.h"
 #include "session_rig.h"
@@ -30,7 +31,7 @@ double worst_error(const Oracle::Rows& want, size_t row, Span<const float> got, 
         diff += (double{got[i]} - want[row][i]) * (double{got[i]} - want[row][i]);
         sum += want[row][i] * want[row][i];
     }
-    return std::fmax(so_far, std::sqrt(diff / sum));
+    return larger_error(so_far, std::sqrt(diff / sum));
 }
 
 Session session_of(const std::vector<std::byte>& bytes, CpuPath path) {

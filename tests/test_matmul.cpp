@@ -1,6 +1,7 @@
 // Tests of machine/cpu/matmul: every type within its error bound, and row invariance.
 #include "../src/machine/cpu/kernels.h"
 #include "encode.h"
+#include "largest.h"
 #include "number_fields.h"
 #include "support.h"
 
@@ -128,8 +129,8 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
             // Each block rounds a few times; intermediate products reach a few times the largest weight.
             const double rounding = std::ldexp(1.0, -24) * (c.d_in / 32.0 + 16) * 4 * max_w * sum_x + 1e-37;
             const double got = y[size_t{i} * c.d_out + r];
-            worst_seen = std::max(worst_seen, std::fabs(got - exact_seen) / rounding);
-            worst = std::max(worst, std::fabs(got - exact) / (step + rounding));
+            worst_seen = test::larger_error(worst_seen, std::fabs(got - exact_seen) / rounding);
+            worst = test::larger_error(worst, std::fabs(got - exact) / (step + rounding));
             square_error += (got - exact) * (got - exact);
             square += exact * exact;
         }
@@ -141,10 +142,11 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
 void check_half_steps(const Case& c, const std::vector<float>& x, uint32_t n) {
     const std::vector<float> seen = as_seen(c, x, n);
     for (size_t b = 0; b < x.size(); b += 32) {
-        float max_x = 0, off = 0;
+        float max_x = 0;
+        double off = 0;
         for (size_t k = b; k < b + 32; ++k) {
             max_x = std::max(max_x, std::fabs(x[k]));
-            off = std::max(off, std::fabs(x[k] - seen[k]));
+            off = test::larger_error(off, std::fabs(x[k] - seen[k]));
         }
         CHECK(off <= max_x / 127 / 256 * 1.51f);  // half a step; one more where the low byte stops at 127
     }

@@ -269,9 +269,9 @@ TEST_CASE("packing rounds a row to half precision under a power of two that no v
                     const float got = f16_to_f32(p.halves[r * 512 + place(k)]);
                     const double want = k < d_in ? x[r * d_in + k] * factor * (with_norm ? norm[k] : 1.0f) : 0.0;
                     const double error = std::fabs(double{got} * p.scale[r] - want);
-                    largest = std::max(largest, double{std::fabs(got)});
+                    largest = test::larger_error(largest, double{std::fabs(got)});
                     // Half a unit in the last place, or half of the smallest subnormal; and floats' rounding.
-                    worst = std::max(
+                    worst = test::larger_error(
                         worst, error - std::fabs(want) * (1.0 / 2048 + 1e-6) - std::ldexp(double{p.scale[r]}, -25));
                 }
                 CHECK(worst <= 0);
@@ -331,7 +331,7 @@ TEST_CASE("a product of many rows is within its error bound for every type and i
                         const double allowed = exact
                                                    ? 4e-6 * bound + 1e-7 * rough
                                                    : (matrix ? 9.8e-4 : 4.9e-4) * bound + (matrix ? 2e-4 : 0.0) * rough;
-                        worst = std::max(worst, off / (allowed + 1e-30));
+                        worst = test::larger_error(worst, off / (allowed + 1e-30));
                         if (r % 5 == 0) {
                             error += off * off;
                             size += sum * sum;

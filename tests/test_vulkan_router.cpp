@@ -94,7 +94,7 @@ struct Router {
                     sum += term;
                     size += std::fabs(term);
                 }
-                worst = std::max(worst, std::fabs(got[size_t{row} * n_out + o] - sum) / (size * 6e-8));
+                worst = test::larger_error(worst, std::fabs(got[size_t{row} * n_out + o] - sum) / (size * 6e-8));
             }
         }
         return worst;

@@ -185,6 +185,14 @@ struct Delta {
 
 }  // namespace
 
+TEST_CASE("the largest error of a row is infinite once the row holds a NaN") {
+    const std::vector<float> ones(4, 1.0f);
+    CHECK(worst({1, 1.101f, 1, 1}, ones) == doctest::Approx(0.1));
+    CHECK(worst({9, NAN, 1, 1}, ones) == INFINITY);
+    CHECK(worst({1, 1, 1, NAN}, ones) == INFINITY);
+    CHECK(worst({NAN, NAN, NAN, NAN}, ones) == INFINITY);
+}
+
 TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or among nine after any commit") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;

@@ -4,6 +4,7 @@
 #include "../shaders/args.h"
 #include "../src/base/number.h"
 #include "../src/machine/vulkan/tune.h"
+#include "largest.h"
 #include "support.h"
 #include "vulkan_support.h"
 
@@ -88,10 +89,11 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 /// The largest difference, counted in |expected| + 0.01.
 template <class V>
 double worst(const std::vector<float>& got, const V& expected) {
+    REQUIRE(got.size() == expected.size());
     double w = 0;
     for (size_t i = 0; i < got.size(); i++) {
-        const double e = static_cast<double>(expected[i]), d = std::fabs(got[i] - e) / (std::fabs(e) + 0.01);
-        if (!(d <= w)) w = d;
+        const double e = static_cast<double>(expected[i]);
+        w = larger_error(w, std::fabs(got[i] - e) / (std::fabs(e) + 0.01));
     }
     return w;
 }
