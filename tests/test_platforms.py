@@ -8,6 +8,7 @@ the program from the header, all unit tests, the command line and Vulkan.
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -311,6 +312,18 @@ class Mingw(Base):
         code = run(["x86_64-w64-mingw32-objdump", "-d", unit]).stdout.decode()
         for name in ("vmovups", "vmovdqu ", "vmovdqu64"):
             self.assertIn(name, code)
+
+    def test_the_command_of_the_documents_gives_the_compiler_no_header_of_this_machine(self):
+        with open(os.path.join(REPO, "docs", "PLATFORMS.md"), encoding="ascii") as file:
+            command = re.search(r"^cmake .*mingw\.cmake(.*\\\n)*.*", file.read(), re.MULTILINE)[0].replace("\\\n", "")
+        words = [self.folder if word == "build-windows" else word for word in command.split()]
+        done = subprocess.run([*words, "-G", "Ninja"], cwd=REPO, capture_output=True, timeout=600, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        with open(os.path.join(self.folder, "compile_commands.json"), encoding="ascii") as file:
+            self.assertNotIn("/usr/include", file.read())
+        done = subprocess.run([*words, "-G", "Ninja", "-DAUSPEX_CLI=ON"], cwd=REPO, capture_output=True, timeout=600,
+                              check=False)
+        self.assertIn("The command line needs CLI11", done.stderr.decode())
 
     def test_an_assembler_without_unaligned_moves_leaves_the_kernels_out(self):
         said, commands, package = self.configure("-DAUSPEX_HAS_UNALIGNED_MOVES=OFF")
