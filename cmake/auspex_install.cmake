@@ -27,7 +27,7 @@ endif()
 # ------------------------------------------------------------------------------------ CMake package
 
 set(AUSPEX_NO_VULKAN_VALUE OFF)  # ON or OFF, whatever true value the user chose
-set(auspex_header_definitions)
+set(auspex_header_definitions ${auspex_file_definitions})
 set(auspex_header_libraries ${CMAKE_DL_LIBS})
 if(AUSPEX_NO_VULKAN)
   set(AUSPEX_NO_VULKAN_VALUE ON)

@@ -387,6 +387,25 @@ class Arm(Base):
             for entry in json.load(file):
                 self.assertIn("-D_FILE_OFFSET_BITS=64", entry["command"])
 
+    def test_the_header_s_targets_give_the_option_for_large_files_on_armhf(self):
+        self.need("arm-linux-gnueabihf-g++", "ninja")
+        build = os.path.join(self.folder, "build")
+        for name, text in (("main.cpp", "#define AUSPEX_IMPLEMENTATION\n#include <auspex.hpp>\n"),
+                           ("CMakeLists.txt", "cmake_minimum_required(VERSION 3.18)\nproject(a LANGUAGES CXX)\n"
+                            f"add_subdirectory({REPO} auspex)\nadd_library(plain OBJECT main.cpp)\n"
+                            "target_link_libraries(plain PRIVATE auspex::header)\n")):
+            with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
+                file.write(text)
+        done = run(["cmake", "-S", self.folder, "-B", build, "-G", "Ninja", "-DCMAKE_SYSTEM_NAME=Linux",
+                    "-DCMAKE_CXX_COMPILER=arm-linux-gnueabihf-g++", "-DAUSPEX_NO_VULKAN=ON", "-DAUSPEX_INSTALL=ON",
+                    "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"])
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        with open(os.path.join(build, "compile_commands.json"), encoding="ascii") as file:
+            command = next(e["command"] for e in json.load(file) if e["file"].endswith("main.cpp"))
+        self.assertIn("-D_FILE_OFFSET_BITS=64", command)
+        with open(os.path.join(build, "auspex", "package", "auspexConfig.cmake"), encoding="ascii") as file:
+            self.assertIn("_FILE_OFFSET_BITS=64", file.read())
+
     def test_android(self):
         """The NDK is not needed to find a mistake: clang with its target, over headers of another C library. As C++20,
         without exceptions and RTTI, which the library needs nowhere."""
