@@ -136,6 +136,15 @@ class Configuration(BasePackages):
                 text = f.read()
             self.assertEqual({name for name in (static, shared) if f'/{name}"' in text}, installed, options)
 
+    def test_the_server_is_built_once_the_command_line_is(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for value in ("OFF", "ON"):
+            self.check("cmake", "-S", REPO, "-B", folder, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_BENCH=OFF",
+                       f"-DAUSPEX_CLI={value}")
+            with open(os.path.join(folder, "CMakeCache.txt"), encoding="utf-8") as f:
+                self.assertIn("AUSPEX_SERVER:BOOL=ON", f.read())
+
     def test_the_server_is_left_out_where_it_cannot_be_compiled(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)

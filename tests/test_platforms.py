@@ -103,6 +103,7 @@ class Here(Base):
         driver = self.manifest("vk_swiftshader")
         self.assertIn("SwiftShader", self.check_text([HERE], "vulkan", VK_ICD_FILENAMES=driver))
 
+    @unittest.skipUnless(BINARY, "needs the auspex program")
     def test_a_device_that_is_refused_is_listed_with_the_reason(self):
         done = run([BINARY, "inspect", "--devices", "--json"], VK_ICD_FILENAMES=self.manifest("VkICD_mock_icd"))
         self.assertEqual(done.returncode, 0, done.stderr)
