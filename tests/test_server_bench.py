@@ -1,9 +1,13 @@
 """tools/bench_requests.py: what it asks a server, what it prints, and what it refuses. See server_rig.py."""
+import http.server
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
+import time
 import unittest
 
 from server_rig import BaseServer, call
@@ -81,6 +85,54 @@ class Bench(BaseServer):
         r = self.bench("http://127.0.0.1:1")
         self.assertEqual(r.returncode, 1)
         self.assertIn("bench_requests: http://127.0.0.1:1: ", r.stderr)
+
+    def answered_with(self, *chunks):
+        """The tool where a server of another kind answers each request with these chunks, or waits for a number of
+        seconds. The last list answers all further requests."""
+        left = list(chunks)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+                for chunk in left.pop(0) if len(left) > 1 else left[0]:
+                    if isinstance(chunk, float):
+                        time.sleep(chunk)
+                    else:
+                        self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            self.addCleanup(thread.join)
+            r = self.bench(f"http://127.0.0.1:{server.server_port}", "--replay", str(max(3, len(chunks))))
+            server.shutdown()
+        self.assertNotIn("Traceback", r.stderr)
+        return r
+
+    def test_the_median_of_an_even_number_of_steps_is_between_the_middle_two(self):
+        word = {"choices": [{"delta": {"content": "x"}}]}
+        r = self.answered_with([word], [word], [1.0, word])
+        median = int(re.search(r"first token (\d+) ms \(median\)", r.stdout)[1])
+        self.assertTrue(500 <= median < 990, median)
+
+    def test_answers_that_leave_something_out(self):
+        call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+        for chunk in ({"choices": [{"delta": {"tool_calls": [call]}}]}, {"choices": [{"delta": None}]},
+                      {"choices": None, "usage": {"prompt_tokens": 5, "completion_tokens": 2}},
+                      {"usage": {"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": None}}},
+                      {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"strict": True}}]}}]}):
+            r = self.answered_with([chunk])
+            self.assertEqual((r.returncode, r.stderr), (0, ""), chunk)
+        for chunk, said in (({"error": "overloaded"}, "overloaded"), ({"error": {"code": 5}}, "the server failed"),
+                            ({"choices": [{"delta": {"tool_calls": [{"index": 3}]}}]}, "a call has index 3")):
+            r = self.answered_with([chunk])
+            self.assertEqual(r.returncode, 1, chunk)
+            self.assertIn(said, r.stderr)
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ class Reply:
         return (self.n_predicted() - 1) / seconds if seconds > 0 else 0.0
 
     def n_cached(self):
-        return self.timings.get("cache_n", (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+        return self.timings.get("cache_n", (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
     def n_processed(self):
-        return self.timings.get("prompt_n", self.usage.get("prompt_tokens", 0) - self.n_cached())
+        return self.timings.get("prompt_n", (self.usage.get("prompt_tokens") or 0) - self.n_cached())
 
     def n_context(self):
         """Rows of the prompt and of the reply."""
@@ -113,10 +113,13 @@ class Reply:
         self.text += delta.get("content") or ""
         self.reasoning += reasoning or ""
         for part in delta.get("tool_calls") or []:
-            if part["index"] == len(self.calls):
+            index = part.get("index", len(self.calls))  # some servers give whole calls without one
+            if not 0 <= index <= len(self.calls):
+                raise RuntimeError(f"a call has index {index}, expected 0 to {len(self.calls)}")
+            if index == len(self.calls):
                 self.calls.append({"id": part.get("id"), "type": "function", "function": {"name": "", "arguments": ""}})
-            for key, piece in (part.get("function") or {}).items():
-                self.calls[part["index"]]["function"][key] += piece or ""
+            for key in ("name", "arguments"):
+                self.calls[index]["function"][key] += (part.get("function") or {}).get(key) or ""
         self.n_chunk += 1
         self.last_s = seconds
         self.first_s = self.first_s if self.first_s is not None else seconds
@@ -136,7 +139,8 @@ def stream(o, path, body):
                 continue
             chunk = json.loads(line[6:])
             if "error" in chunk:
-                raise RuntimeError(chunk["error"].get("message", "the server failed"))
+                error = chunk["error"]
+                raise RuntimeError(error.get("message") or "the server failed" if isinstance(error, dict) else error)
             yield chunk, time.monotonic() - start
 
 
@@ -146,8 +150,8 @@ def ask(o, messages, **more):
     for chunk, seconds in stream(o, "/chat/completions", {"messages": messages, **more}):
         reply.usage = chunk.get("usage") or reply.usage
         reply.timings = chunk.get("timings") or reply.timings
-        for choice in chunk.get("choices", []):
-            reply.take(choice.get("delta", {}), seconds)
+        for choice in chunk.get("choices") or []:
+            reply.take(choice.get("delta") or {}, seconds)
     return reply
 
 
@@ -211,7 +215,7 @@ def replay(o):
     if first_s:
         print(f"after the first step: {n_appended} rows appended, {n_processed} processed "
               f"({n_processed / max(1, n_appended):.4f}), first token "
-              f"{sorted(first_s)[len(first_s) // 2] * 1000:.0f} ms (median)")
+              f"{statistics.median(first_s) * 1000:.0f} ms (median)")
 
 
 def streamed_by_command(command):
@@ -231,8 +235,8 @@ def streamed_by_server(o, prompt, n):
     reply = Reply()
     for chunk, seconds in stream(o, "/completions", {"prompt": prompt, "max_tokens": n, "temperature": 0}):
         reply.usage = chunk.get("usage") or reply.usage
-        for choice in chunk.get("choices", []):
-            reply.take({"content": choice["text"]}, seconds)
+        for choice in chunk.get("choices") or []:
+            reply.take({"content": choice.get("text")}, seconds)
     return reply
 
 
