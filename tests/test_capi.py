@@ -88,9 +88,10 @@ class Abi(BaseFolder):
         self.assertEqual(exported, declared)
 
     def layout(self):
-        """Every constant, function, struct and field of the header, with values, offsets and sizes."""
+        """Every constant, function, callback, struct and field of the header, with values, types, offsets and sizes."""
         text = header_text()
         lines = ["function " + " ".join(f.split()) for f in re.findall(r"AUSPEX_C_API (.*?\));", text, re.DOTALL)]
+        lines += [" ".join(t.split()) for t in re.findall(r"typedef [^{}]*?(?=;)", text)]
         prints = []
         for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL):
             prints += [f'printf("constant {n} %d\\n", (int){n});' for n in re.findall(r"(AUSPEX_\w+) =", body)]
@@ -100,6 +101,8 @@ class Abi(BaseFolder):
                 pointer = re.search(r"\(\*(\w+)\)", declaration)
                 plain = [re.search(r"(\w+)(\[\w+\])?\s*$", d) for d in declaration.split(",")]
                 names = [m[1] for m in ([pointer] if pointer else plain)]
+                kind = " ".join((declaration if pointer else declaration[:plain[0].start()]).split())
+                lines += [f"type {name}.{n} {kind}" for n in names]
                 prints += [f'printf("field {name}.{n} at %d of %d\\n", (int)offsetof({name}, {n}), '
                            f'(int)sizeof((({name}*)0)->{n}));' for n in names]
         source = '#include "auspex.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(prints) + "\nreturn 0;\n}\n"
