@@ -136,6 +136,16 @@ class Configuration(BasePackages):
                 text = f.read()
             self.assertEqual({name for name in (static, shared) if f'/{name}"' in text}, installed, options)
 
+    def test_the_shared_library_of_one_unit_exports_its_functions_where_the_project_hides_all(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        self.check("cmake", "-S", REPO, "-B", folder, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_CLI=OFF",
+                   "-DCMAKE_CXX_VISIBILITY_PRESET=hidden")
+        with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as f:
+            command = next(e["command"] for e in json.load(f) if e["file"].endswith("auspex.cpp"))
+        self.assertIn("-fvisibility=hidden", command)
+        self.assertIn("-DAUSPEX_C_SHARED", command)  # auspex.h then gives the functions an attribute of their own
+
     def test_the_server_is_built_once_the_command_line_is(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
