@@ -250,6 +250,11 @@ class Masks(BaseBench):
         self.assertIn("2 schemas, 1 compiled; 2 valid instances, 0 rejected; 2 invalid ones, 0 accepted", table)
         self.assertIn("refused: 1 for uniqueItems", table)
 
+    def test_percentiles_are_times_of_the_nearest_rank(self):
+        o = self.json("--masks", self.lines({"schema": {"type": "integer"}, "tests": [{"valid": True, "data": 7}] * 2}))
+        self.assertEqual(o["masks"], 2)
+        self.assertAlmostEqual(o["mask_us_p50"], 2 * o["mask_us_mean"] - o["mask_us_p99"])  # the lower and the upper
+
     @unittest.skipIf(jsonschema is None, "the Python package jsonschema is missing")
     def test_instances_are_accepted_as_other_validators_do(self):
         pairs, entries = Pairs(19), []

@@ -20,7 +20,7 @@ struct Cell {
     uint64_t drafted = 0, accepted = 0;
     double n_token = 0, n_cycle = 0;
     std::vector<Token> text;
-    bool same_text = true;  ///< as in the cell without drafting
+    bool same_text = true;  ///< as in the cell without drafting, in every run
 };
 struct Row {
     std::string text;
@@ -112,7 +112,7 @@ class Stack {
         cell.tps.push_back(double(all.size() - prompt.size() - 1) / seconds);
         cell.text.assign(all.begin() + prompt.size(), all.begin() + prompt.size() + n);
         const Cell& plain = row.cell[i % 2];
-        if (!plain.text.empty()) cell.same_text = plain.text == cell.text;
+        if (!plain.text.empty()) cell.same_text = cell.same_text && plain.text == cell.text;
         return {};
     }
 

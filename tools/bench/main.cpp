@@ -17,8 +17,8 @@ std::vector<const CLI::Option*> add_lists(CLI::App& app, BenchOptions& o) {
     return {app.add_option("--prefill", o.prefill_list,
                            "Prompt lengths (with nothing named: 128,512); with --mtp also with the MTP block"),
             app.add_option("--depth", o.depth_list,
-                           "Tokens in the history before decoding and before steps of --rows (with nothing named: "
-                           "0,512); with --stack and --profile, where to measure"),
+                           "Tokens in the history before decoding and, 64 or more, before steps of --rows (with "
+                           "nothing named: 0,512); with --stack and --profile, where to measure"),
             app.add_option("--rows", o.row_list,
                            "Rows of a step, 1 .. 8, with --profile as many as --ubatch (with nothing named: all)"),
             app.add_option("--mtp", o.mtp_list, "Draft depths to measure whole cycles at, as in 1,2,3,4")};
