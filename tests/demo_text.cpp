@@ -2,8 +2,7 @@
 // processors, instruction sets, operating systems and Vulkan devices: it is the same everywhere.
 //
 //   demo_text MODEL PATH   PATH: vulkan, or the CPU's: best, reference, avx2, avx512, neon. Exits with 77, and says
-//   why,
-//                          where this machine has no such thing.
+//                          why, where this machine has no such device.
 #include <auspex.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -36,9 +35,9 @@ Status generate(const Model& model, const char* prompt, size_t n_token) {
     return s;
 }
 
-int fail(const Status& s) {
+int fail(const Status& s, int code = 1) {
     std::fprintf(stderr, "%s\n", s.message().c_str());
-    return s.code == Code::no_device || s.code == Code::unsupported ? 77 : 1;
+    return code;
 }
 
 int run(int argc, const char* const* argv) {
@@ -52,8 +51,9 @@ int run(int argc, const char* const* argv) {
     Device device;
     Model model;
     Status s = Device::open(options).get(device);
-    if (s.ok()) std::fprintf(stderr, "%s\n", device.name().c_str());
-    if (s.ok()) s = Model::load(device, argv[1]).get(model);
+    if (!s.ok()) return fail(s, s.code == Code::no_device || s.code == Code::unsupported ? 77 : 1);
+    std::fprintf(stderr, "%s\n", device.name().c_str());
+    s = Model::load(device, argv[1]).get(model);
     for (int i = 4; i < argc && s.ok(); ++i)
         s = generate(model, argv[i], static_cast<size_t>(std::strtoul(argv[3], nullptr, 10)));
     return s.ok() ? 0 : fail(s);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -499,7 +500,7 @@ int main(int argc, char** argv) {
     const Status opened = open(args, &on);
     if (!opened.ok()) {
         const char* required = std::getenv("AUSPEX_REQUIRE_GPU");
-        const bool skip = opened.code == Code::no_device && !(required && *required == '1');
+        const bool skip = opened.code == Code::no_device && !(required && *required && std::strcmp(required, "0") != 0);
         if (skip) std::printf("auspex-skip: lossless_drafting: needs a Vulkan device: ");
         std::printf("%s\n", opened.message().c_str());
         return skip ? kSkipped : kFailed;

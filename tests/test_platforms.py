@@ -19,6 +19,7 @@ DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
 BINARY = os.environ.get("AUSPEX_BINARY", "")
 HERE = os.environ.get("AUSPEX_DEMO_TEXT", "")
 DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
+GPU_REQUIRED = os.environ.get("AUSPEX_REQUIRE_GPU", "") not in ("", "0")  # as in tests/support.cpp
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 MINGW = shutil.which("x86_64-w64-mingw32-g++-posix")
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")
@@ -51,7 +52,11 @@ class Base(unittest.TestCase):
     def check_text(self, program, path="best", **environment):
         done = run([*program, DEMO, path, "24", PROMPT], **environment)
         if done.returncode == 77:
-            self.skipTest(done.stderr.decode().strip())
+            why = done.stderr.decode().strip()
+            self.assertNotEqual(path, "reference", why)
+            if path == "vulkan" and "AUSPEX_NO_VULKAN" not in why:
+                self.assertFalse(GPU_REQUIRED, why)
+            self.skipTest(why)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, TEXT)
         return done.stderr.decode()

@@ -1,5 +1,6 @@
 """tools/: what they refuse, and that a check which checked nothing is no success. Their other tests:
 test_make_shaders.py, test_server_bench.py, test_cli_masks.py."""
+import glob
 import os
 import shutil
 import subprocess
@@ -53,6 +54,19 @@ class Tools(unittest.TestCase):
         code, _, said = self.run_tool(sys.executable, os.path.join("tools", "check_style.py"), "src/base/base.cpp",
                                       env=environment, cwd=REPO)
         self.assertEqual((code, said), (1, f"check_style: {tool} failed: Error reading .clang-format\n"))
+
+    @unittest.skipUnless(glob.glob("/usr/share/vulkan/icd.d/lvp_icd.*.json"), "needs the software Vulkan device")
+    def test_a_gpu_that_is_required_is_not_skipped(self):
+        program = self.file("demo_text", "#!/bin/sh\necho no_device >&2\nexit 77\n")
+        os.chmod(program, 0o755)
+        gpu, reference = "Here.test_vulkan_with_subgroups_of_4", "Here.test_reference"
+        for name, value, counts in ((gpu, "yes", "0 passed, 1 failed, 0 skipped"),
+                                    (gpu, "0", "0 passed, 0 failed, 1 skipped"),
+                                    (reference, "", "0 passed, 1 failed, 0 skipped")):
+            code, out, _ = self.run_tool(sys.executable, os.path.join(REPO, "tests", "run_python.py"),
+                                         os.path.join(REPO, "tests", "test_platforms.py"), name,
+                                         env={**os.environ, "AUSPEX_DEMO_TEXT": program, "AUSPEX_REQUIRE_GPU": value})
+            self.assertEqual((code, out.splitlines()[-1]), (int("1 failed" in counts), "auspex-tests: " + counts))
 
     def test_scripts_of_calls_refuse_options_that_they_would_read_as_others(self):
         program = self.program("sync_scripts")

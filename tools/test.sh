@@ -98,7 +98,7 @@ queue_step "generated: src/machine/vulkan/spirv.inc" python3 tools/make_shaders.
 # ------------------------------------------------------------------------ the release build, its tests
 
 # The Vulkan tests run here and nowhere else, under validation.
-if [ -z "${VK_ICD_FILENAMES:-}${AUSPEX_REQUIRE_GPU:-}" ]; then
+if [ -z "${VK_ICD_FILENAMES:-}" ] && [ "${AUSPEX_REQUIRE_GPU:-0}" = 0 ]; then
     software=(/usr/share/vulkan/icd.d/lvp_icd.*.json)
     export VK_ICD_FILENAMES=${software[0]} VK_DRIVER_FILES=${software[0]}
 fi
