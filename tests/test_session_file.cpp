@@ -58,6 +58,20 @@ void check_round_trip(const Model& model, const Model& other, const SessionOptio
     CHECK(folder.n_file() == 1);
 }
 
+/// A session, and three that go on as it does.
+struct Copies {
+    explicit Copies(const Model& model, Session from, const SessionOptions& options) {
+        const Folder folder;
+        for (Session& s : all) s = open(model, options);
+        save(from, folder.file());
+        load(all[1], folder.file());
+        REQUIRE(all[2].restore(from.save().value()).ok());
+        REQUIRE(from.fork().get(all[3]).ok());
+        all[0] = std::move(from);
+    }
+    Session all[4];  ///< itself, loaded, restored, forked
+};
+
 }  // namespace test_session_file
 
 using namespace test_session_file;
@@ -103,6 +117,51 @@ TEST_CASE("a session that moved appends to its file, also after a loss of the de
     Session b = open(model, options_of());
     load(b, folder.file());
     check_same(a, b, true);
+}
+
+TEST_CASE("a reply that is cut after a restart goes back to the same row, wherever it was saved") {
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    for (const bool by_hand : {false, true}) {  // the application samples by itself: each token is a prompt
+        CAPTURE(by_hand);
+        Session saved = open(model, options_of());
+        std::vector<Token> text = tiny_ids(100, 31);
+        sync(saved, text, {{90, false}});
+        for (int i = 0; by_hand && i < 40; ++i) {
+            text.push_back(static_cast<Token>(i));
+            sync(saved, text);
+        }
+        Copies copies(model, std::move(saved), options_of());
+        std::vector<std::byte> want;
+        for (Session& s : copies.all) {
+            s.impl()->tree->set_reply_stride(48);  // from row 128 on
+            grow(s, 300);
+            CHECK(sync(s, join(history(s, 220), tiny_ids(30, 3))).checkpoint_row == 176);
+            if (want.empty()) want = bytes_of(s);
+            CHECK(bytes_of(s) == want);
+        }
+    }
+}
+
+TEST_CASE("after logits() and a restart the last tokens of a reply are taken back as without") {
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    for (const bool with_logits : {false, true})
+        for (const size_t n_back : {0u, 3u}) {
+            CAPTURE(with_logits);
+            CAPTURE(n_back);
+            Session saved = open(model, options_of());
+            sync(saved, tiny_ids(94, 1));
+            grow(saved, 148);
+            if (with_logits) REQUIRE(saved.logits().ok());
+            Copies copies(model, std::move(saved), options_of());
+            std::vector<std::byte> want;
+            for (Session& s : copies.all) {
+                sync(s, join(history(s, 148 - n_back), tiny_ids(30, 3)));
+                if (want.empty()) want = bytes_of(s);
+                CHECK(bytes_of(s) == want);
+            }
+        }
 }
 
 #ifndef AUSPEX_NO_VULKAN

@@ -8,7 +8,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '5'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '6'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;

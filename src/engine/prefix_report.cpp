@@ -1,5 +1,7 @@
 #include "prefix_tree.h"
 
+#include <algorithm>
+
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -50,6 +52,32 @@ std::string describe(const PrefixReport& r) {
         text += say("; ", r.rows_restored, " rows copied back, ", r.rows_parked, " parked");
     if (r.n_failed != 0) text += say("; ", r.n_failed, " copies failed: ", r.failure.message());
     return text;
+}
+
+std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
+    std::vector<StateInfo> all;
+    for (uint32_t i = 0; i < states_.size(); ++i) {
+        const State& s = states_[i];
+        if (s.run == kNoRun) continue;
+        StateInfo info;
+        info.item = i;
+        info.row = s.row;
+        info.kind = s.kind;
+        info.pinned = is_pinned(i);
+        info.age = request_ - s.last_use;
+        const Run& run = tree_[s.run];
+        info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;
+        info.bytes = options_.state_bytes + info.n_parked * options_.row_bytes;
+        info.score = score(i);
+        info.tokens.resize(s.row);
+        for (RunId id = s.run; id != kNoRun; id = tree_[id].parent) {
+            const Run& part = tree_[id];
+            const Token* from = id == open_ ? live_.data() + part.begin : part.tokens.data();
+            std::copy(from, from + (std::min(part.end, s.row) - part.begin), info.tokens.data() + part.begin);
+        }
+        all.push_back(std::move(info));
+    }
+    return all;
 }
 
 }  // namespace detail

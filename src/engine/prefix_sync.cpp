@@ -68,7 +68,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     const size_t reply_row = found.in_reply ? next_reply_row(found.row) : SIZE_MAX;
     if (reply_row <= live_.size()) stops_.push_back({reply_row, StateKind::reply, false});
     recent_from_ = live_.size();
-    if (!found.in_reply) reply_base_ = ceil_div(live_.size(), options_.grid) * options_.grid;
+    if (!found.in_reply) n_prompt_ = live_.size();
     forget_unused();
     update_clear_end();
     report.rows_parked = static_cast<size_t>(rows_parked_ - parked);

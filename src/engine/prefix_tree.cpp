@@ -36,7 +36,7 @@ void PrefixTree::start_over() {
     live_.clear();
     stops_.clear();
     left_.clear();
-    i_stop_ = i_left_ = n_row_ = n_state_ = reply_base_ = recent_from_ = 0;
+    i_stop_ = i_left_ = n_row_ = n_state_ = n_prompt_ = recent_from_ = 0;
     held_ = claimed_ = pending_states_ = credit_ = spare_bytes_ = 0;
     n_lone_pin_ = 0;
     locked_ = kNoState;
@@ -75,7 +75,7 @@ void PrefixTree::truncate(size_t n) {
     live_.resize(n);
     while (!stops_.empty() && stops_.back().row > n) stops_.pop_back();  // of a prompt that was cancelled
     i_stop_ = std::min(i_stop_, stops_.size());
-    reply_base_ = std::min(reply_base_, ceil_div(n, options_.grid) * options_.grid);
+    n_prompt_ = std::min(n_prompt_, n);
     recent_from_ = std::min(recent_from_, n);
 }
 
@@ -243,8 +243,14 @@ void PrefixTree::raise(State& s, const Mark& mark) {
 
 size_t PrefixTree::next_reply_row(size_t row) const {
     if (!can_keep() || options_.policy != PrefixPolicy::by_score) return SIZE_MAX;
-    const size_t n = row > reply_base_ ? (row - reply_base_) / options_.reply_stride : 0;
-    return reply_base_ + (n + 1) * options_.reply_stride;
+    const size_t base = ceil_div(n_prompt_, options_.grid) * options_.grid;
+    const size_t n = row > base ? (row - base) / options_.reply_stride : 0;
+    return base + (n + 1) * options_.reply_stride;
+}
+
+void PrefixTree::prompt_was(size_t n) {
+    n_prompt_ = recent_from_ = n;
+    decoded_ = n_row_ > n;
 }
 
 bool PrefixTree::is_recent_due(size_t row) const {
@@ -557,32 +563,6 @@ size_t PrefixTree::rows_only_for(uint32_t i) const {
         n_below = 1;
     }
     return n;
-}
-
-std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
-    std::vector<StateInfo> all;
-    for (uint32_t i = 0; i < states_.size(); ++i) {
-        const State& s = states_[i];
-        if (s.run == kNoRun) continue;
-        StateInfo info;
-        info.item = i;
-        info.row = s.row;
-        info.kind = s.kind;
-        info.pinned = is_pinned(i);
-        info.age = request_ - s.last_use;
-        const Run& run = tree_[s.run];
-        info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;
-        info.bytes = options_.state_bytes + info.n_parked * options_.row_bytes;
-        info.score = score(i);
-        info.tokens.resize(s.row);
-        for (RunId id = s.run; id != kNoRun; id = tree_[id].parent) {
-            const Run& part = tree_[id];
-            const Token* from = id == open_ ? live_.data() + part.begin : part.tokens.data();
-            std::copy(from, from + (std::min(part.end, s.row) - part.begin), info.tokens.data() + part.begin);
-        }
-        all.push_back(std::move(info));
-    }
-    return all;
 }
 
 std::vector<PrefixTree::LiveState> PrefixTree::live_states() const {

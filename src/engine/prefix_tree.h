@@ -156,6 +156,10 @@ class PrefixTree {
     /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
     /// it is not kept, for want of room or because the copy failed.
     bool adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy);
+    /// Tokens of the last prompt; those after them were generated.
+    size_t n_prompt() const { return n_prompt_; }
+    /// The same for a live history that came from a snapshot or file.
+    void prompt_was(size_t n);
     /// Forgets everything before the next operation. Never allocates.
     void forget_later() { changing_ = true; }
     /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
@@ -340,7 +344,7 @@ class PrefixTree {
     bool is_open_ = false;   ///< closed only within sync()
     bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
-    size_t reply_base_ = 0;   ///< from here on the live text is generated
+    size_t n_prompt_ = 0;     ///< from here on the live text is generated
     size_t recent_from_ = 0;  ///< row of the last state that was kept within it, or where it begins
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;

@@ -422,6 +422,9 @@ detail::TextHead Session::Impl::text_head() const {
     text.n_row = timeline.n_row();
     text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
     text.sampling_bytes = detail::kSamplingBytes;
+    text.n_prompt = std::min(tree->n_prompt(), timeline.size());  // the tree may have lost the text since
+    text.n_asked = timeline.n_asked();
+    text.n_for_logits = timeline.n_for_logits();
     Sampling saved = ahead;
     // Biases and constraints are not saved: NaN equals no sampling.
     if (!ahead.logit_bias.empty() || ahead.constraint) saved.temperature = NAN;
@@ -434,7 +437,9 @@ void Session::Impl::adopt_text(const detail::TextHead& text) {
     ahead = Sampling();
     std::memcpy(static_cast<void*>(&ahead), text.ahead, detail::kSamplingBytes);
     forget_text();
+    timeline.ask({static_cast<size_t>(text.n_asked), static_cast<size_t>(text.n_for_logits)});
     trunk->follow();
+    tree->prompt_was(static_cast<size_t>(text.n_prompt));
 }
 
 Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
@@ -447,8 +452,9 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     snap.n_token = s.timeline.n_given();
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
+    s.trunk->follow();
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    const std::vector<detail::SpanBytes> spans = detail::span_bytes(s.trunk->spans_to_keep(), s.options.exact_prompts);
+    const std::vector<detail::SpanBytes> spans = detail::span_bytes(s.trunk->spans(), s.options.exact_prompts);
     snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.text_head(), s.timeline.tokens(), logits, spans);
     s.timeline.close_step();  // saving applies the committed records
     AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &snap.bytes)));

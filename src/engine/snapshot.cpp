@@ -19,7 +19,7 @@ struct SnapshotHead {
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '6'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '7'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -127,7 +127,9 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
 }
 
 bool is_possible(const TextHead& t, uint32_t n_vocab) {
-    return t.n_row <= t.n_token && t.n_given <= t.n_token && (t.n_logit == 0 || t.n_logit == n_vocab);
+    const uint64_t n = t.n_token;
+    return t.n_row <= n && t.n_given <= n && t.n_prompt <= n && t.n_asked <= n && t.n_for_logits <= n &&
+           (t.n_logit == 0 || t.n_logit == n_vocab);
 }
 
 std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact) {

@@ -36,9 +36,11 @@ std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 struct TextHead {
     uint64_t n_token, n_given, n_row, n_logit;
     uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses it
+    uint64_t n_prompt;                ///< PrefixTree::n_prompt()
+    uint64_t n_asked, n_for_logits;   ///< Timeline::Asked
     std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
 };
-static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes,
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 64 + kSamplingBytes,
               "part of the file format");
 /// Whether the counts can be: n_logit is n_vocab, or 0 where the logits of the last row are not known.
 bool is_possible(const TextHead& text, uint32_t n_vocab);

@@ -208,7 +208,7 @@ uint64_t StateStore::row_bytes() const {
     return bytes;
 }
 
-StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans_to_keep(), cache_.kept(row)}; }
+StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
 
 /// An item with pages for a state at `row`.
 Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {

@@ -73,11 +73,6 @@ void Timeline::step_back(size_t n) {
     if (!spans_.empty()) spans_.back().n = n - spans_.back().first;
 }
 
-void Timeline::ask_for_prompt() {
-    const bool replied = !spans_.empty() && spans_.back().origin == RowOrigin::decoded;
-    ask(replied ? spans_.back().first : n_row_);
-}
-
 void Timeline::add_span(size_t n, RowOrigin origin) {
     if (n == 0) return;
     if (origin == RowOrigin::decoded && !spans_.empty() && spans_.back().origin == RowOrigin::decoded)

@@ -52,8 +52,6 @@ class Timeline {
     void ask(size_t n) { asked_ = {n, 0}; }
     /// Rows that the caller has asked for with a prompt: a reply begins after them.
     size_t n_asked() const { return asked_.n_row; }
-    /// The same for rows that came from elsewhere: a last span that was decoded is a reply.
-    void ask_for_prompt();
     /// Rows of a reply that logits() has asked for: plain decoding, too, has run the last of them. 0: none.
     size_t n_for_logits() const { return asked_.n_for_logits; }
     void ask_for_logits() { asked_.n_for_logits = n_row_; }

@@ -330,22 +330,6 @@ std::vector<RowSpan> Trunk::spans() const {
     return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
 }
 
-std::vector<RowSpan> Trunk::spans_to_keep() const {
-    std::vector<RowSpan> spans = this->spans();
-    const size_t n_row = timeline_.n_row(), n_asked = timeline_.n_for_logits() == n_row ? n_row : timeline_.n_asked();
-    if (spans.empty() || spans.back().origin != RowOrigin::decoded) return spans;
-    const size_t first = spans.back().first;
-    if (n_asked <= first || n_asked > n_row) return spans;
-    // A prompt of few rows is one span with the reply after it. ask_for_prompt() needs them apart: the reply becomes a
-    // span of its own. If there is no reply, the last rows become a step of a prompt, which has the same bits.
-    const size_t at =
-        n_asked < n_row ? n_asked : std::max<size_t>(first, n_row - std::min<size_t>(n_row, kMaxTentative));
-    spans.pop_back();
-    if (at > first) spans.push_back({first, at - first, RowOrigin::decoded});
-    spans.push_back({at, n_row - at, n_asked < n_row ? RowOrigin::decoded : RowOrigin::prefilled});
-    return spans;
-}
-
 void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
     restart(0);
     timeline_.assign(tokens);
@@ -354,7 +338,6 @@ void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
 
 void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     timeline_.assign(tokens);
-    timeline_.ask_for_prompt();
     set_logits(std::move(logits));
 }
 
@@ -367,7 +350,6 @@ void Trunk::restored(Span<const Token> tokens, size_t n_row, const std::vector<R
     cache_.ran(n_row, 0, false);
     timeline_.resume(n_row, spans);
     timeline_.assign(tokens);
-    timeline_.ask_for_prompt();
     count_full_windows();
     set_logits(std::move(logits));
 }

@@ -74,8 +74,6 @@ class Trunk {
     /// Makes a kept state at `row` the live one. errors: the state is damaged.
     Status load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from);
     std::vector<RowSpan> spans() const;
-    /// The same for what is kept: it also tells where the last prompt ended.
-    std::vector<RowSpan> spans_to_keep() const;
 
     /// Brings the draft block's cache up to the first n tokens: before the next step overwrites their hidden rows.
     Status fill_draft_cache(size_t n);
