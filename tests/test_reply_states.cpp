@@ -314,6 +314,34 @@ TEST_CASE("a reply that goes on after sync() has named its end or its next token
         }
 }
 
+TEST_CASE("the end of a reply is kept where a state within it was due there, too") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const bool by_hand : {false, true})
+        for (const size_t n_row : {79u, 80u, 81u}) {  // states are due at rows 64 + 16, 64 + 32, ..
+            CAPTURE(by_hand);
+            CAPTURE(n_row);
+            Session session = open(model, options_of(Draft::off, 0, 0));
+            session.impl()->tree->set_reply_stride(kStride);
+            std::vector<Token> said = tiny_ids(kPrompt, 31);
+            sync(session, said, {{50, false}});
+            while (by_hand && said.size() < n_row) {
+                said.push_back(static_cast<Token>(said.size()));
+                sync(session, said);
+            }
+            if (!by_hand) {
+                grow(session, n_row + 2);  // the last token is taken back, and the row of that before not computed
+                said = history(session, n_row + 1);
+            }
+            sync(session, join(said, tiny_ids(30, 3)));
+            grow(session, 150);
+            sync(session, join(history(session), tiny_ids(30, 4)));
+            const SyncReport edited = sync(session, join(said, tiny_ids(30, 5)));
+            CHECK(edited.checkpoint_row == n_row);
+            CHECK(edited.rows_computed == (by_hand ? 30 : 31));
+        }
+}
+
 TEST_CASE("a reply to a text that was scored is taken back as plain decoding has it") {
     const std::vector<std::byte> bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(), bytes);

@@ -198,9 +198,15 @@ uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
     for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
         for (const uint32_t i : tree_[id].states)
             if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;
-    if (has_state_at(open_, n_row_) || (found.live && !decoded_)) return kNoState;
+    if (found.live && !decoded_) return kNoState;
     const StateKind kind = edited ? StateKind::edited : found.live ? StateKind::generation_end : StateKind::tip;
-    return claim_state(open_, n_row_, kind, false);
+    if (!has_state_at(open_, n_row_)) return claim_state(open_, n_row_, kind, false);
+    State& last = states_[tree_[open_].states.back()];
+    if (is_in_reply(last.kind)) {  // the reply ended where a state within it was due
+        last.kind = kind;
+        rates_.taken(kind);
+    }
+    return kNoState;
 }
 
 /// Whether a prompt changes the live text, and does not just leave it for another: then nobody comes back to it.
