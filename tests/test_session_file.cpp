@@ -143,6 +143,37 @@ TEST_CASE("a reply that is cut after a restart goes back to the same row, wherev
     }
 }
 
+TEST_CASE("a file keeps the checkpoints of the last reply, and of one that a prompt has cut") {
+    const Folder folder;
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    const auto opened = [&] {
+        Session s = open(model, options_of());
+        s.impl()->tree->set_reply_stride(48);  // from row 128 on
+        return s;
+    };
+    const auto loaded = [&](const Session& from) {
+        save(from, folder.file());
+        Session s = opened();
+        load(s, folder.file());
+        return s;
+    };
+    Session a = opened();
+    sync(a, tiny_ids(100, 31), {{90, false}});
+    grow(a, 300);
+    Session b = loaded(a);
+    const std::vector<Token> cut = join(history(a, 220), tiny_ids(30, 3));
+    for (Session* s : {&a, &b}) CHECK(sync(*s, cut).checkpoint_row == 176);
+    CHECK(bytes_of(b) == bytes_of(a));
+    Session c = loaded(a);
+    for (Session* s : {&a, &b, &c}) {
+        grow(*s, 260);
+        sync(*s, join(history(*s), tiny_ids(20, 4)));
+        CHECK(sync(*s, join(first(cut, 185), tiny_ids(20, 5))).checkpoint_row == 176);
+        CHECK(bytes_of(*s) == bytes_of(a));
+    }
+}
+
 TEST_CASE("after logits() and a restart the last tokens of a reply are taken back as without") {
     const Bytes bytes = tiny_model(narrow());
     const Model model = load_model(cpu_device(1), bytes);

@@ -265,8 +265,10 @@ void PrefixTree::keep_reply() {
     changing_ = false;
 }
 
-/// Drops the live run's reply states above a row, except one that is about to be loaded.
+/// Drops the reply states above a row, except one that is about to be loaded. Those of an earlier reply, which a prompt
+/// has cut, stay: they lie in the live run only if that came from a file.
 void PrefixTree::drop_replies(size_t above) {
+    above = std::max(above, n_prompt_);
     const std::vector<uint32_t> on = tree_[live_end()].states;
     for (const uint32_t i : on) {
         const State& s = states_[i];

@@ -135,7 +135,8 @@ class FileSaver {
         if (s_.cache.on()) list_rows(PartKind::draft_rows, s_.context->kv_row_bytes(StatePart::draft));
         const std::vector<PrefixTree::LiveState> kept = s_.tree->live_states();
         for (size_t i = kept.size() - std::min(kept.size(), kMaxKept); i < kept.size(); ++i) {
-            if (is_in_reply(kept[i].kind) || !s_.store->is_whole(kept[i].item)) continue;
+            // What a later prompt goes back to does not depend on recent states.
+            if (kept[i].kind == StateKind::recent || !s_.store->is_whole(kept[i].item)) continue;
             const StatePartHead head = head_of(kept[i].row, s_.store->facts(kept[i].item));
             Wanted& w = add(PartKind::kept_state, kept[i].row, 1, state_part_bytes(head.head), true,
                             s_.store->serial(kept[i].item));
