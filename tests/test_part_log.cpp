@@ -105,6 +105,18 @@ TEST_CASE("a log gives back its parts, also those larger than its buffer, and go
     CHECK(from.verify(true).ok());
 }
 
+TEST_CASE("an index that names a part twice is refused: reading every part takes no longer than the file") {
+    Log log;
+    LogWriter to;
+    REQUIRE(to.create(log.path.c_str(), random_bytes(64, 2)).ok());
+    REQUIRE(log.add(to, 1, random_bytes(100, 3)).ok());
+    REQUIRE(log.add(to, 2, random_bytes(1000, 4)).ok());
+    log.parts.push_back(log.parts.back());
+    REQUIRE(to.commit(log.parts, &log.mark).ok());
+    LogReader from;
+    CHECK(from.open(log.path.c_str()).code == Code::bad_file);
+}
+
 TEST_CASE("verify() finds the first damaged part, alone or with several threads") {
     for (const size_t n_part : {size_t{3}, size_t{20}}) {  // of 1 MiB: from 16 on there are threads
         CAPTURE(n_part);

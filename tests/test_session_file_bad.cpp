@@ -172,6 +172,10 @@ TEST_CASE("absurd counts are refused and take no memory") {
     CHECK(n > 100);
     d.forge(PartKind::text, sizeof(TextHead) / 8, 0x7fffffff7fffffffull, false);  // ids outside the vocabulary
     CHECK(d.attempt().status().code == Code::bad_argument);
+    d.forge(PartKind::text, 1, 0, false);  // tokens of which the caller knows none
+    CHECK(d.attempt().status().code == Code::bad_file);
+    d.forge(PartKind::text, 0, 0x7f7f7f7f7f7f7f7full, false);
+    CHECK(read_session_file(d.copy.c_str()).status().code == Code::bad_file);
     d.forge(PartKind::text, 0, d.late.size(), false);  // as it was
     CHECK(d.attempt().ok());
     CHECK(history(d.victim) == d.late);

@@ -63,6 +63,10 @@ TEST_CASE("a damaged snapshot is refused, wherever the damage is, and the timeli
         snap.bytes.resize(size);
         CHECK(one.session.restore(snap).code == Code::bad_argument);
     }
+    Snapshot none_given = whole;  // tokens of which the caller knows none
+    std::memset(none_given.bytes.data() + 16, 0, 8);
+    detail::finish_snapshot(&none_given.bytes);
+    CHECK(one.session.restore(none_given).code == Code::bad_argument);
     Snapshot longer = whole;
     longer.bytes.push_back(std::byte{});
     CHECK(one.session.restore(longer).code == Code::bad_argument);

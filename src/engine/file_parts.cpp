@@ -83,6 +83,11 @@ Status check_rows(const FileContent& c, const std::vector<LogPart>& parts, uint6
     return {};
 }
 
+Status bad_text(const FileContent& c, const LogPart& p) {
+    return bad(c, say("a text of ", c.text.n_token, " tokens, ", c.text.n_row, " rows and ", c.text.n_logit,
+                      " logits in ", p.bytes, " bytes"));
+}
+
 Status read_text(Session::Impl& s, FileContent* c) {
     for (const LogPart& p : c->log.parts()) {
         if (p.kind != static_cast<uint32_t>(PartKind::text)) continue;
@@ -92,10 +97,7 @@ Status read_text(Session::Impl& s, FileContent* c) {
         if (t.n_token > s.options.n_context)
             return fail(Code::bad_argument, "'", c->log.path(), "' holds ", t.n_token, " tokens, the session ",
                         s.options.n_context, "; create it with a larger n_context");
-        if (!is_possible(t, s.model->plan.n_vocab) ||
-            from.left() != t.n_token * sizeof(Token) + t.n_logit * sizeof(float))
-            return bad(*c, say("a text of ", t.n_token, " tokens, ", t.n_row, " rows and ", t.n_logit, " logits in ",
-                               p.bytes, " bytes"));
+        if (!is_possible(t, s.model->plan.n_vocab)) return bad_text(*c, p);
         c->tokens.resize(static_cast<size_t>(t.n_token));
         c->logits.resize(static_cast<size_t>(t.n_logit));
         AUSPEX_TRY(from.read(c->tokens.data(), c->tokens.size() * sizeof(Token)));
@@ -195,6 +197,9 @@ Status open_content(const char* path, FileContent* c) {
         if (p.kind == static_cast<uint32_t>(PartKind::text)) {
             AUSPEX_TRY(from.read(&c->text, sizeof c->text));
             if (c->text.sampling_bytes != kSamplingBytes) return other_version;
+            const uint64_t n_word = from.left() / 4;  // tokens and logits have 4 bytes each
+            if (from.left() % 4 != 0 || c->text.n_token > n_word || c->text.n_logit != n_word - c->text.n_token)
+                return bad_text(*c, p);
             AUSPEX_TRY(from.finish());
         }
         if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;

@@ -129,7 +129,7 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
 bool is_possible(const TextHead& t, uint32_t n_vocab) {
     const uint64_t n = t.n_token;
     return t.n_row <= n && t.n_given <= n && t.n_prompt <= n && t.n_asked <= n && t.n_for_logits <= n &&
-           (t.n_logit == 0 || t.n_logit == n_vocab);
+           (t.n_given != 0 || n == 0) && (t.n_logit == 0 || t.n_logit == n_vocab);
 }
 
 std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans, bool exact) {
