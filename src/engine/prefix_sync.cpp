@@ -144,10 +144,11 @@ SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report)
     if (found.known == 0) return SyncReason::new_text;
     // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
     if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;
+    const size_t usable = std::min(found.known, report.n_row - 1);  // the last row must be computed
     for (RunId id = found.known_run; id != kNoRun; id = tree_[id].parent) {
         const std::vector<size_t>& rows = tree_[id].given_up;
         const auto nearer = std::upper_bound(rows.begin(), rows.end(), found.row);
-        if (nearer != rows.end() && *nearer <= found.known) return SyncReason::given_up;
+        if (nearer != rows.end() && *nearer <= usable) return SyncReason::given_up;
     }
     return found.row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
 }

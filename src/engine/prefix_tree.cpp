@@ -274,6 +274,9 @@ void PrefixTree::drop_replies(size_t above) {
         const State& s = states_[i];
         if (is_in_reply(s.kind) && s.row > above && s.row != n_row_ && i != locked_) remove_state(i);
     }
+    std::vector<size_t>& rows = tree_[live_end()].given_up;  // with any budget these would go now
+    const auto goes = [&](size_t row) { return row > above && is_reply_row(row); };
+    rows.erase(std::remove_if(rows.begin(), rows.end(), goes), rows.end());
 }
 
 /// Drops the live run's recent states but the last n_kept.
