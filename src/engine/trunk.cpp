@@ -30,6 +30,7 @@ Status Trunk::alive() const {
 
 Status Trunk::run(const Step& step) {
     at_ = LogitsAt::nowhere;  // whatever comes of it
+    restored_ = std::vector<float>();
     timeline_.close_step();
     marks_->wrote(step.first_row, size_t{step.first_row} + step.n_row);
     return change_state([&] { return context_.run(step); });
@@ -165,6 +166,7 @@ void Trunk::ran_on_device(size_t n) {
 void Trunk::begin_device_loop() {
     timeline_.close_step();
     at_ = LogitsAt::nowhere;
+    restored_ = std::vector<float>();
 }
 
 bool Trunk::must_keep_reply() const {
