@@ -267,6 +267,29 @@ TEST_CASE("drafts from the text go on where the block's best depth was never run
     CHECK(n_text > 50);
 }
 
+TEST_CASE("plain steps that take long now and then do not keep drafts from the text out later") {
+    for (const uint32_t gap : {0u, 100u, 20u}) {
+        CAPTURE(gap);
+        Controller control(0, 6);
+        uint32_t n_text = 0, n_cycle = 0;
+        for (uint32_t n_token = 0; n_token < 4000; ++n_cycle) {
+            const bool copies = n_token >= 2000;
+            const Decision d = control.next(100, UINT32_MAX, copies ? TextOffer{6, 20} : TextOffer());
+            DraftSeen seen;
+            seen.depth = seen.accepted = d.depth;
+            seen.from_text = d.from_text;
+            seen.seconds = 1e-3 * (1 + 0.1 * d.depth) * (gap > 0 && n_cycle % gap == gap / 2 ? 10 : 1);
+            seen.context = 100;
+            const uint32_t n_known = std::max(d.depth, 1u);
+            if (copies) control.observe_offer({n_known, 20}, n_known, n_known);
+            control.observe(seen);
+            n_token += 1 + seen.accepted;
+            n_text += d.from_text;
+        }
+        CHECK(n_text > 0.9 * (n_cycle - 2000));
+    }
+}
+
 TEST_CASE("costs of both sources are kept and come back") {
     Controller control(6, 6);
     Machine machine(control);

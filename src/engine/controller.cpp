@@ -32,6 +32,9 @@ constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
 /// No exploration while drafting has lost more than this against not drafting: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
+/// A cycle with drafts counts there with at most this multiple of the usual time of its depth. The block's first one at
+/// a depth, in which a driver may have prepared a kernel, counts with at most so many plain steps per row.
+constexpr double kLossOutlier = 1.25, kLossFirstRow = 1.5;
 /// While drafting has lost against not drafting, acceptance probes take at most this share of the time of plain steps.
 /// The time of an outlier is capped at this multiple of the usual one.
 constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
@@ -367,13 +370,17 @@ void Controller::observe(const DraftSeen& seen) {
         --stale_;
     else if (of_block)
         block_.observe(depth, accepted);
-    const double plain = cost_.seconds(0), n_new = accepted + 1.0,
-                 usual = seen.from_text ? text_.cost().seconds(depth) : cost_.seconds(depth),
+    const CycleCost& cost = seen.from_text ? text_.cost() : cost_;
+    const double plain = cost_.seconds(0), n_new = accepted + 1.0, usual = cost.seconds(depth),
                  seconds = seen.seconds > 0 ? seen.seconds : usual;
     if (plain > 0 && cost_.knows(0)) {
-        // Plain steps that went by, less the tokens they brought. Gains are kept only up to a loss of the same size:
-        // old gains do not allow new losses.
-        deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
+        // Plain steps that went by, less the tokens they brought. Noise is no loss of drafting: a plain step lost only
+        // what it did for the MTP cache, however long it took, and an outlier counts in part. Gains are kept only up to
+        // a loss of the same size: old gains do not allow new losses.
+        const bool first = !seen.from_text && cost.n_sample(depth) == 1;
+        const double max_seconds = first ? kLossFirstRow * (depth + 1) * plain : kLossOutlier * usual;
+        const double lost = depth == 0 ? seen.catch_up / plain : std::min(seconds, max_seconds) / plain - n_new;
+        deficit_ = std::max(deficit_ + lost, -kLossSteps);
         steps_ += n_new;
         seen_.baseline_seconds += (n_new + unpriced_) * plain;
         unpriced_ = 0;

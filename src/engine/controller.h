@@ -143,7 +143,7 @@ class Controller {
     double probe_seconds_ = 0;       // of an acceptance probe, smoothed; 0: not measured
     double last_probe_seconds_ = 0;  // of the last one
     double catch_up_[2] = {};        // seconds per row, the last and the one before; 0: not seen since drafting paid
-    double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
+    double deficit_ = 0;             // plain steps that drafting has lost against never drafting, since the beginning
     double steps_ = 0;               // plain steps that the tokens so far are worth
     DraftReason reason_ = DraftReason::none;  // of the last decision
     DraftReport seen_;                        // the counting half of the report
