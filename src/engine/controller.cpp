@@ -30,7 +30,8 @@ constexpr double kProbeSigma = 0.015;  // no probe if the cost is known better t
 /// kPlainLoss of itself, it comes sooner in proportion: it costs less, and a wrong estimate matters more.
 constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
-/// No exploration while drafting has lost more than this against not drafting: a few steps at the start, then 1 %.
+/// No exploration, and no drafts of the block, while drafting has lost more than this against not drafting: a few steps
+/// at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// A cycle with drafts counts there with at most this multiple of the usual time of its depth. The block's first one at
 /// a depth, in which a driver may have prepared a kernel, counts with at most so many plain steps per row.
@@ -260,8 +261,11 @@ uint32_t Controller::next_depth(uint32_t usable, DraftReason* reason) {
     if (!cost_.knows(0)) return 0;  // no result has come yet
     double rate[kMaxDepth + 1] = {};
     rates(rate);
+    // Estimates can be wrong again in each new text. Once drafting has lost too much, what they promise no longer
+    // counts. Each plain step then allows another 1 % of a step.
+    const bool may_draft = may_explore();
     for (g = 1; g <= max_depth_; ++g)
-        if (!(usable >> g & 1)) rate[g] = 0;
+        if (!may_draft || !(usable >> g & 1)) rate[g] = 0;
     if (depth_ > 0) rate[0] /= 1 + exploration_cost();
     depth_ = choose(rate, reason);
     if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;

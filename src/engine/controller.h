@@ -4,7 +4,7 @@
 //         Arithmetic alone: no clock, no device, no random numbers.
 // Thread  a Controller belongs to one session: next() before a cycle is queued, observe() when its result is there.
 // Test    tests/test_controller.cpp, on a virtual clock: drafting is never slower than not drafting by more than 2 %; a
-//         choice allocates nothing.
+//         choice allocates nothing. tests/test_controller_sessions.cpp: nor is it over many short texts.
 //
 // One cycle at depth g drafts g tokens, verifies g+1 rows and commits 1 + (accepted).
 //
