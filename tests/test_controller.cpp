@@ -185,6 +185,18 @@ TEST_CASE("a change of acceptance is detected within three outcomes") {
     CHECK(text.level() < 0.6);
 }
 
+TEST_CASE("a new text begins near the usual level, the nearer the more is known of it") {
+    Acceptance text;
+    for (int i = 0; i < 20; ++i) text.observe(1, 0);
+    text.new_text();
+    CHECK(text.level() > 0.45);  // twenty outcomes say little about other texts
+    for (int i = 0; i < 2000; ++i) text.observe(1, 0);
+    text.new_text();
+    CHECK(text.level() < 0.15);
+    for (int i = 0; i < 5; ++i) text.observe(3, 3);  // this one is another
+    CHECK(text.level() > 0.8);
+}
+
 TEST_CASE("unmeasured depths are extrapolated from drafting depths only") {
     CycleCost cost;
     cost.enter(100);

@@ -19,6 +19,8 @@ constexpr double kPaceChange = 1.0 / 1024;
 constexpr double kAnyLevelShare = 0.15;
 /// Tokens over which the levels of this text are averaged: several phases.
 constexpr double kUsualTokens = 512;
+/// Chance that a new text has any level, instead of a usual one: while no outcome is known, and after kUsualTokens.
+constexpr double kAnyLevelAtFirst = 0.5, kAnyLevelLater = 0.15;
 /// Prior: each position is accepted a little less often than the one before, because its input is drafts instead of
 /// rows of the trunk. Published heads lose 1 to 2 % per position.
 constexpr double kDepthDecay = 0.985;
@@ -75,6 +77,7 @@ void Acceptance::advance() {
             p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
         }
     }
+    n_usual_ = std::min(n_usual_ + 1, kUsualTokens);
     for (uint32_t k = 0; k < kLevel; ++k) {
         const double w = weight(k);
         usual_[k] += (w - usual_[k]) / kUsualTokens;
@@ -127,8 +130,10 @@ void Acceptance::observe(const AcceptanceProbe& probe) {
 }
 
 void Acceptance::new_text() {
+    using namespace acceptance_impl;
+    const double any = kAnyLevelAtFirst + (kAnyLevelLater - kAnyLevelAtFirst) * n_usual_ / kUsualTokens;
     for (uint32_t k = 0; k < kLevel; ++k)
-        for (auto& pace : p_) pace[k] = (0.5 * usual_[k] + 0.5 / kLevel) / kPace;
+        for (auto& pace : p_) pace[k] = ((1 - any) * usual_[k] + any / kLevel) / kPace;
 }
 
 void Acceptance::expected(uint32_t max_depth, double* tokens) const {

@@ -33,7 +33,8 @@ class Acceptance {
     void observe(uint32_t depth, uint32_t accepted);
     /// Outcomes of first drafts, oldest first.
     void observe(const AcceptanceProbe& probe);
-    /// Another text begins: its level is unknown, but likely to be one of those seen before.
+    /// Another text begins: its level is unknown, but likely to be one of those seen before, the likelier the more was
+    /// seen.
     void new_text();
     /// E(0) .. E(max_depth), the tokens that a cycle is expected to commit.
     void expected(uint32_t max_depth, double* tokens) const;
@@ -55,6 +56,7 @@ class Acceptance {
 
     double p_[kPace][kLevel];                              // P(pace, level | all outcomes), sums to 1
     double usual_[kLevel];                                 // slow average of the level's distribution: where jumps lead
+    double n_usual_ = 0;                                   // tokens in it, counted up to those that it averages over
     double ratio_[kMaxDepth + 1];                          // d_i
     double hit_[kMaxDepth + 1], expected_[kMaxDepth + 1];  // discounted hits, and what the level alone predicted
 };
