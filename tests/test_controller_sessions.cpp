@@ -105,3 +105,13 @@ TEST_CASE("many short replies on which drafting does not pay are not slower by 2
         CHECK(many_replies(k.machine, k.n_token, k.chance).over_off > 0.98);
     }
 }
+
+TEST_CASE("replies shorter than the rows of an acceptance probe find that drafting pays") {
+    const Speed of_10 = many_replies(kMoe, 10, 0.90), of_14 = many_replies(kMoe, 14, 0.98);
+    CHECK(of_10.over_off > 1.05);
+    CHECK(of_10.share_of_best > 0.9);
+    CHECK(of_14.over_off > 1.3);
+    CHECK(of_14.share_of_best > 0.9);
+    // And they do not probe too often where it does not.
+    CHECK(many_replies(kMoe, 10, 0.30).over_off > 0.985);
+}

@@ -210,16 +210,17 @@ double Controller::exploration_cost() const {
     return std::sqrt(2 * pass / cost_.seconds(0) * usual / block_.run_length());
 }
 
-/// Whether an acceptance probe over the `pending_` tokens since the last one pays now. Each of these tokens has lost
-/// what drafting would have saved if the text is better than estimated: `now` at the present distribution of the level,
-/// plus what jumps since then may have brought, `usual` once in run_length tokens. When that sum,
+/// Whether an acceptance probe pays now. Each of the n tokens since the last outcome has lost what drafting would have
+/// saved if the text is better than estimated: `now` at the present distribution of the level, plus what jumps since
+/// then may have brought, `usual` once in run_length tokens. When that sum,
 ///   n now + n^2 / 2 usual / run_length,
 /// reaches the cost of a probe, the probe pays. (For now = 0 this is the interval sqrt(2 cost run_length / usual) that
-/// minimises the sum of probes and delay.)
+/// minimises the sum of probes and delay.) Tokens of earlier texts count, too, although the probe cannot be over them:
+/// texts shorter than this interval would never be probed.
 bool Controller::acceptance_probe_due() const {
     using namespace controller_impl;
-    const double plain = cost_.seconds(0), n = pending_;
-    if (!(probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
+    const double plain = cost_.seconds(0), n = since_outcome_;
+    if (!(probe_seconds_ > 0) || !(plain > 0)) return since_outcome_ >= kMaxAcceptanceProbe;
     const double c = probe_seconds_ / plain;
     // The cost of the last probe is spread over enough tokens, up to the limit for outliers.
     if (deficit_ > 0 &&
@@ -348,7 +349,7 @@ Decision Controller::next(uint32_t context, uint32_t usable, const TextOffer& of
     ++n_no_text_;
     asked_[d.depth] = n_decision_;
     if (d.depth == 0) plain_at_ = n_decision_;
-    if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
+    if (d.depth > 0 || d.probe_rows > 0) pending_ = since_outcome_ = 0;
     record_change(d.depth, reason);
     return d;
 }
@@ -369,7 +370,7 @@ void Controller::observe(const DraftSeen& seen) {
     if (!seen.from_text) cost_.observe(depth, of_cycle);
     if (seen.from_text || depth == 0) text_.observe_cost(depth, of_cycle);
     const bool of_block = depth > 0 && !seen.from_text;
-    if (depth == 0) ++pending_;
+    if (depth == 0) ++pending_, ++since_outcome_;
     if (of_block && stale_ > 0)
         --stale_;
     else if (of_block)

@@ -135,7 +135,8 @@ class Controller {
     uint32_t n_decision_ = 0;
     uint32_t plain_at_ = 0;               // the decision for the last plain step
     uint32_t asked_[kMaxDepth + 1] = {};  // the last decision for a cycle of the block at this depth
-    uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
+    uint32_t pending_ = 0;                // tokens of plain steps in this text whose outcome is not known
+    uint32_t since_outcome_ = 0;          // the same in this text and those before it
     uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted
     bool suspended_ = false;              // unprofitable: no drafts until costs or context change
     uint32_t suspended_context_ = 0;
