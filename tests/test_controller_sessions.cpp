@@ -115,3 +115,21 @@ TEST_CASE("replies shorter than the rows of an acceptance probe find that drafti
     // And they do not probe too often where it does not.
     CHECK(many_replies(kMoe, 10, 0.30).over_off > 0.985);
 }
+
+TEST_CASE("where no draft can pay, contexts of two lengths by turns do not bring a cold start each") {
+    Machine brief{"a row costs 1.15 steps", 2.3, 1.15, 0.05}, lengthy = brief;
+    lengthy.plain = 0.029;
+    Controller c(6);
+    Played own;
+    double off = 0;
+    for (uint32_t i = 0; i < 200; ++i) {
+        const Machine& m = i % 2 ? lengthy : brief;
+        const Reply reply{i, 60, 0.3, i % 2 ? 30000u : 500u};
+        c.new_text();
+        play(c, m, reply, &own);
+        off += seconds_at(0, m, reply);
+    }
+    CHECK(off / own.seconds > 0.98);
+    CHECK(own.n_drafting < 120);  // of 12000 cycles
+    CHECK(c.report().unprofitable);
+}

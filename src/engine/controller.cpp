@@ -44,7 +44,7 @@ constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
 /// number.
 constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
 /// A suspension ends when the context has doubled or the time of a plain step has changed by 20 %, because R(g) then
-/// differs.
+/// differs, and if the loss allows a cold start.
 constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
 /// A result that is missing after this many decisions never comes, because its time was not known.
 constexpr uint32_t kResultWithin = 8;
@@ -236,6 +236,8 @@ bool Controller::acceptance_probe_due() const {
 bool Controller::update_suspension(uint32_t context) {
     using namespace controller_impl;
     if (suspended_) {
+        // Where contexts of several lengths take turns, T(0) changes each time, and each cold start costs steps.
+        if (!may_explore()) return false;
         const bool doubled = context / 2 >= std::max(suspended_context_, 1u);
         if (!doubled && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
         suspended_ = false;
