@@ -133,3 +133,40 @@ TEST_CASE("where no draft can pay, contexts of two lengths by turns do not bring
     CHECK(own.n_drafting < 120);  // of 12000 cycles
     CHECK(c.report().unprofitable);
 }
+
+TEST_CASE("costs that were saved while drafts were dear do not keep drafting off in later processes") {
+    Machine busy = kTrimmed;  // drafts add four times as much
+    busy.first = 2.48, busy.slope = 1.40;
+    for (const uint32_t n_token : {290u, 8000u}) {  // in one octave of context, and in four
+        CAPTURE(n_token);
+        std::vector<std::byte> saved;
+        for (uint32_t i = 0; i < 5; ++i) {
+            CAPTURE(i);
+            Controller c(6);
+            if (i > 0) REQUIRE(c.load_costs(saved).ok());
+            const Reply reply{i, n_token, 0.9, 300};
+            const Machine& m = i == 0 ? busy : kTrimmed;
+            Played own;
+            play(c, m, reply, &own);
+            saved = c.save_costs();
+            CHECK(c.report().unprofitable == (i == 0));
+            if (i > 0) CHECK(seconds_at(3, m, reply) / own.seconds > 0.9);
+        }
+    }
+}
+
+TEST_CASE("where no draft can pay, measuring saved costs again stays within what drafting may lose") {
+    const Machine m{"a row costs 1.15 steps", 2.3, 1.15, 0.05};
+    std::vector<std::byte> saved;
+    for (uint32_t i = 0; i < 5; ++i) {
+        CAPTURE(i);
+        Controller c(6);
+        if (i > 0) REQUIRE(c.load_costs(saved).ok());
+        const Reply reply{i, 1000, 0.3, 300};
+        Played own;
+        play(c, m, reply, &own);
+        saved = c.save_costs();
+        CHECK(c.report().unprofitable);
+        CHECK(own.seconds < seconds_at(0, m, reply) + (12 + 10) * m.plain);  // a dozen, and 1 %
+    }
+}

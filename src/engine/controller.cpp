@@ -231,8 +231,8 @@ bool Controller::acceptance_probe_due() const {
     return n * now + n * n / 2 * usual / block_.run_length() >= c;
 }
 
-/// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. True: it
-/// was suspended right now.
+/// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. Costs
+/// that were loaded do not suspend it before they were measured again. True: it was suspended right now.
 bool Controller::update_suspension(uint32_t context) {
     using namespace controller_impl;
     if (suspended_) {
@@ -248,6 +248,13 @@ bool Controller::update_suspension(uint32_t context) {
         return false;
     }
     if (!cost_.knows(0) || !unprofitable()) return false;
+    // The machine may have been busy when these costs were saved. While suspended nothing would correct them, and they
+    // would be saved again.
+    if (cost_.drafts_loaded() && may_explore()) {
+        cost_.forget_drafts();
+        i_cold_ = 0;
+        return false;
+    }
     suspended_ = true;
     suspended_context_ = context;
     suspended_seconds_ = cost_.seconds(0);

@@ -93,7 +93,7 @@ class Controller {
     /// The learned costs of all context lengths as bytes. They are valid for one device, driver and model, which the
     /// caller must note.
     std::vector<std::byte> save_costs() const;
-    /// Replaces the cold start by saved costs.
+    /// Replaces the cold start by saved costs, unless no draft could pay by them.
     ///
     /// errors    bad_file. Nothing is changed then.
     Status load_costs(Span<const std::byte> from);

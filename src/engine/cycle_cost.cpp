@@ -200,6 +200,11 @@ void CycleCost::forget_outliers(uint32_t depth) {
         if (b.ratio[g].n > 0 && b.ratio[g].log > b.ratio[depth].log + cycle_cost_impl::kMonotone) b.ratio[g] = Ratio();
 }
 
+bool CycleCost::drafts_loaded() const {
+    const Bucket& b = now();
+    return std::all_of(b.ratio + 1, b.ratio + kMaxDepth + 1, [](const Ratio& r) { return r.when == 0; });
+}
+
 bool CycleCost::young() const { return loaded_ && n_cycle_ < cycle_cost_impl::kYoung; }
 
 /// A plain step takes no longer than a cycle with drafts. A loaded ratio stays as it is for kYoung cycles, so one that

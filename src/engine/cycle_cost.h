@@ -30,6 +30,8 @@ class CycleCost {
     void forget_drafts();
     bool knows(uint32_t depth) const { return now().ratio[depth].n > 0; }
     uint32_t n_sample(uint32_t depth) const { return now().ratio[depth].n; }
+    /// No depth but 0 was measured since the costs were loaded.
+    bool drafts_loaded() const;
     /// T(g). Unmeasured depths are on a line through the measured ones with g >= 1 (the step from 0 to 1 is a jump and
     /// says nothing about the slope). Those not measured for 2048 cycles, or once and far above the line, are at most
     /// 12 % above it. 0 before the first observation.
@@ -51,7 +53,7 @@ class CycleCost {
   private:
     struct Ratio {
         double log = 0, variance = 0;
-        uint64_t when = 0;  // cycle of the last measurement
+        uint64_t when = 0;  // cycle of the last measurement; 0: before the costs were loaded
         uint32_t n = 0;
         double surprise = 0;      // the last outlier
         uint32_t n_surprise = 0;  // outliers in a row, in one direction
