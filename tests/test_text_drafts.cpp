@@ -24,9 +24,11 @@ struct Phase {
 /// Time of a cycle, in plain steps.
 struct Costs {
     double block_first = 1.48, text_first = 1.25, row = 0.25;
+    double block_row = 0;    ///< of the block's drafts; 0: the same
     double first_cycle = 1;  ///< factor on the reported time of the first cycle with drafts from the text
     double of(uint32_t depth, bool from_text) const {
-        return depth == 0 ? 1 : (from_text ? text_first : block_first) + row * (depth - 1);
+        const double further = from_text || block_row == 0 ? row : block_row;
+        return depth == 0 ? 1 : (from_text ? text_first : block_first) + further * (depth - 1);
     }
 };
 
@@ -220,6 +222,25 @@ TEST_CASE("a cost that was once too high is measured again without an MTP block,
     CHECK(before.play(copy) < 1.02 * copy.n_token);
     CHECK(before.n_text_ > 0);
     Machine after(control);
+    after.play(copy);
+    const uint32_t n_text = after.n_text_, n_cycle = after.n_cycle_;
+    after.play(copy);
+    CHECK(after.n_text_ - n_text > 0.9 * (after.n_cycle_ - n_cycle));
+}
+
+TEST_CASE("a cost that was once too high is measured again beside an MTP block that cannot pay, too") {
+    Controller control(6, 6);
+    Costs slow;
+    slow.text_first = 8;
+    slow.row = 2;
+    slow.block_first = 2.6;
+    Costs fair;
+    fair.block_first = 2.6, fair.block_row = 1.3;
+    const Phase copy{0, 1, 20, 0.97, 4000};
+    Machine before(control, slow);
+    before.play({0, 1, 20, 0.97, 400});
+    CHECK(before.n_text_ > 0);
+    Machine after(control, fair);
     after.play(copy);
     const uint32_t n_text = after.n_text_, n_cycle = after.n_cycle_;
     after.play(copy);

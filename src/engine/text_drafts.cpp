@@ -54,8 +54,9 @@ double TextDrafts::relative_cost(uint32_t depth, const CycleCost& block, bool st
     const double guess = bold || once ? 1 + text_drafts_impl::kRowGuess * depth : depth + 1;
     const double own = known ? cost_.seconds(depth) / cost_.seconds(0) : guess;
     if (known && !stale && !once) return own;
-    const double bound = block.knows(1) ? block.seconds(depth) / block.seconds(0) : guess;
-    return std::min({own, bound, once ? guess : bound});
+    // The block's cost alone is no bound where its drafts are dear.
+    const double bound = block.knows(1) ? std::min(guess, block.seconds(depth) / block.seconds(0)) : guess;
+    return std::min(own, bound);
 }
 
 TextDrafts::Choice TextDrafts::best(const TextOffer& offer, uint32_t max_depth, uint32_t usable, const CycleCost& block,
