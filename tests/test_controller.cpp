@@ -278,6 +278,21 @@ TEST_CASE("the next cycle at another depth tells a slower machine from a slower 
     CHECK(cost.seconds(2) == doctest::Approx(6).epsilon(0.06));
 }
 
+TEST_CASE("where one depth becomes cheaper, a deeper one is not kept out by its old cost") {
+    const auto dear = [](uint32_t g) { return g == 0 ? 1 : 2 + 0.75 * (g - 1); };
+    CycleCost cost;
+    cost.enter(100);
+    for (int i = 0; i < 20; ++i)
+        for (const uint32_t g : {0u, 1u, 2u, 6u}) cost.observe(g, dear(g));
+    for (int i = 0; i < 3; ++i) cost.observe(2, 1.35);  // 2.75 before
+    cost.observe(0, 1);                                 // plain steps take what they took
+    CHECK(cost.seconds(2) == doctest::Approx(1.35).epsilon(0.05));
+    CHECK(cost.seconds(6) < 3);  // 5.75 before
+    CHECK(cost.seconds(1) < 1.6);
+    for (int i = 0; i < 4; ++i) cost.observe(6, dear(6));
+    CHECK(cost.seconds(6) == doctest::Approx(5.75).epsilon(0.05));  // measured: it is as dear as it was
+}
+
 TEST_CASE("costs are kept for each octave of context, and a new octave starts from its neighbour") {
     CHECK(CycleCost::bucket_of(0) == CycleCost::bucket_of(2047));
     CHECK(CycleCost::bucket_of(2048) == 1);

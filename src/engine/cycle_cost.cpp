@@ -39,7 +39,7 @@ constexpr uint64_t kYoung = 64;
 /// A reference that was not measured for so many cycles is replaced by the depth that was just run.
 constexpr uint64_t kReferenceAge = 64;
 /// A ratio that was not measured for so many cycles is bounded by the line through those that were.
-constexpr uint64_t kRecent = 2048;
+constexpr uint64_t kRecent = 512;
 /// By so much, in logs, a depth may seem to take longer than a deeper one.
 constexpr double kMonotone = 0.05;
 /// A speed that is less certain than this has just jumped.
@@ -106,26 +106,31 @@ double CycleCost::seconds(uint32_t depth) const {
     using namespace cycle_cost_impl;
     const double own = measured(depth);
     if (own == 0) {
-        const double line = on_line(depth, 1, UINT64_MAX);
+        const double line = on_line(depth, 1, false);
         return line > 0 ? line : measured(0);
     }
     const bool once = n_sample(depth) == 1;
-    if (depth == 0 || (!once && age(depth) <= kRecent)) return own;
+    if (depth == 0 || (!once && holds(depth))) return own;
     // What other depths took tells more than an old ratio, and than a first cycle, in which a driver may have prepared
     // a kernel. A time that is too high would keep its depth from ever being measured again.
-    const double line = on_line(depth, 2, kRecent);
-    const bool doubted = line > 0 && own > line * std::exp(once ? kOutlier : kMaxRatioSigma);
-    return doubted ? line * std::exp(kMaxRatioSigma) : own;
+    const double line = on_line(depth, 2, true);
+    const bool too_high = line > 0 && own > line * std::exp(once ? kOutlier : kMaxRatioSigma);
+    return too_high ? line * std::exp(kMaxRatioSigma) : own;
 }
 
-/// Least squares through the g >= 1 that were measured min_n times, and in the last max_age cycles:
+/// Nothing suggests that this depth takes another time by now.
+bool CycleCost::holds(uint32_t depth) const {
+    return age(depth) <= cycle_cost_impl::kRecent && !now().ratio[depth].doubted;
+}
+
+/// Least squares through the g >= 1 that were measured min_n times, or those of them whose time holds:
 ///   T(g) = mean_T + slope (g - mean_g).
 /// 0 if there are none.
-double CycleCost::on_line(uint32_t depth, uint32_t min_n, uint64_t max_age) const {
+double CycleCost::on_line(uint32_t depth, uint32_t min_n, bool holding) const {
     using namespace cycle_cost_impl;
     double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
     for (uint32_t g = 1; g <= kMaxDepth; ++g) {
-        if (n_sample(g) < min_n || age(g) > max_age) continue;
+        if (n_sample(g) < min_n || (holding && !holds(g))) continue;
         const double t = measured(g), x = g;
         n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
     }
@@ -157,6 +162,8 @@ void CycleCost::jump(uint32_t depth, double e) {
 
 /// The last jump was seen at one depth and attributed to the speed. If this cycle at another depth finds the speed of
 /// before the jump, the jump belongs to that one depth's ratio. Long after it, such a cycle is rather an outlier.
+/// Whatever made a depth with drafts cheaper may have made the others so, too, and only a depth that is run would show
+/// it. They are not lowered by as much, but bounded by the line until they are measured.
 void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (jump_ == 0 || depth == jump_depth_) return;
     Bucket& b = bucket_[current_];
@@ -164,6 +171,7 @@ void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (std::fabs(e + jump_) < std::fabs(e) && n_cycle_ - jump_when_ <= cycle_cost_impl::kJumpOpen) {
         b.speed -= jump_;
         b.ratio[jump_depth_].log += jump_;
+        for (uint32_t g = 1; g <= kMaxDepth && jump_depth_ > 0 && jump_ < 0; ++g) b.ratio[g].doubted = g != jump_depth_;
     }
     jump_ = 0;
 }
@@ -189,6 +197,7 @@ void CycleCost::second_sample(Bucket& b, Ratio& r, double log_t) {
 void CycleCost::observe(uint32_t depth, double seconds) {
     if (!(seconds > 0) || !std::isfinite(seconds)) return;
     filter(depth, seconds);
+    bucket_[current_].ratio[depth].doubted = false;
     forget_outliers(depth);
     bound_plain(depth);
 }

@@ -33,8 +33,8 @@ class CycleCost {
     /// No depth but 0 was measured since the costs were loaded.
     bool drafts_loaded() const;
     /// T(g). Unmeasured depths are on a line through the measured ones with g >= 1 (the step from 0 to 1 is a jump and
-    /// says nothing about the slope). Those not measured for 2048 cycles, or once and far above the line, are at most
-    /// 12 % above it. 0 before the first observation.
+    /// says nothing about the slope). Those not measured for 512 cycles or since another one became cheaper, and those
+    /// measured once and far above the line, are at most 12 % above it. 0 before the first observation.
     double seconds(uint32_t depth) const;
     /// Cycles since this depth was last measured.
     uint64_t age(uint32_t depth) const { return n_cycle_ - now().ratio[depth].when; }
@@ -55,6 +55,7 @@ class CycleCost {
         double log = 0, variance = 0;
         uint64_t when = 0;  // cycle of the last measurement; 0: before the costs were loaded
         uint32_t n = 0;
+        bool doubted = false;     // not measured since another depth with drafts became cheaper
         double surprise = 0;      // the last outlier
         uint32_t n_surprise = 0;  // outliers in a row, in one direction
     };
@@ -68,7 +69,8 @@ class CycleCost {
     double variance(const Ratio& r) const;
     /// exp(speed + ratio); 0: never measured.
     double measured(uint32_t depth) const;
-    double on_line(uint32_t depth, uint32_t min_n, uint64_t max_age) const;
+    bool holds(uint32_t depth) const;
+    double on_line(uint32_t depth, uint32_t min_n, bool holding) const;
     void filter(uint32_t depth, double seconds);
     void forget_outliers(uint32_t depth);
     void bound_plain(uint32_t depth);
