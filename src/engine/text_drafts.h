@@ -41,9 +41,8 @@ class TextDrafts {
     };
     /// The best depth 0 .. min(offer.n, max_depth) of those that are usable (bit g: depth g).
     /// block     costs of drafting with the MTP block, which does more: a bound while none of these was measured
-    /// stale     none was measured for long: what seems to cost more than with the block, or more than what was
-    /// expected
-    ///           before the first measurement, is taken to cost the lower of the two
+    /// stale     none was measured for long: what seems to cost more than with the block, or than was expected before
+    ///           the first measurement, is taken to cost the lower of the two
     /// bold      a depth that was not measured twice gets the benefit of the doubt, 10 %; otherwise a row is expected
     ///           to cost a plain step
     /// A depth that was measured once is taken to cost no more than was expected before, bold or not: its first cycle
