@@ -145,6 +145,25 @@ TEST_CASE("models that share the threads are not compared with one another, whoe
     CHECK(count.next(1, 0) <= 3);
 }
 
+TEST_CASE("fewer threads are found where more models take turns at each step than are compared") {
+    for (const std::vector<uint32_t>& owners : {std::vector<uint32_t>{0, 4}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
+        CAPTURE(owners.size());
+        ThreadCount count(8);
+        Machine machine{8, 6};
+        for (uint32_t i = 0; i < 8000; ++i) {
+            const uint32_t owner = owners[i % owners.size()], n = count.next(1, owner);
+            count.observe(1, machine.seconds(n) * (1 + owner), machine.is_late(n), owner);
+        }
+        CHECK(count.next(1, 0) <= 3);
+        // One that comes later is compared once an earlier one has not run for long.
+        for (uint32_t i = 0; i < 2000; ++i) {
+            const uint32_t n = count.next(1, 12);
+            count.observe(1, machine.seconds(n) * 20, machine.is_late(n), 12);
+        }
+        CHECK(count.next(1, 12) <= 3);
+    }
+}
+
 TEST_CASE("runs that cannot be compared have the usual threads while a number is tried") {
     ThreadCount count(8);
     Machine machine{8, 0};

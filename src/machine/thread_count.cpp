@@ -13,6 +13,7 @@ constexpr uint32_t kTrial = 8;      ///< runs of a trial
 constexpr double kGain = 0.95;      ///< of the usual time: what a trial must stay below
 constexpr uint32_t kLateShare = 4;  ///< one late run in so many lets fewer threads be tried
 constexpr uint32_t kFirstGap = 128, kLongestGap = 8192;
+constexpr uint32_t kStale = 256;     ///< runs without one of an owner, after which another takes its place
 constexpr double kWeight = 1.0 / 8;  ///< of a new time
 
 }  // namespace thread_count_impl
@@ -20,6 +21,7 @@ constexpr double kWeight = 1.0 / 8;  ///< of a new time
 void ThreadCount::observe(uint32_t kind, double seconds, bool late, uint32_t owner) {
     using namespace thread_count_impl;
     if (max_ < 2 || kind >= kKind || !(seconds > 0)) return;
+    ++run_;
     Usual& usual = usual_[place_of(kind, owner)];
     if (is_tried(kind, owner)) {
         if (n_tried_ == 0 && !warm_) {  // threads wake up, and others' find other cores
@@ -33,10 +35,15 @@ void ThreadCount::observe(uint32_t kind, double seconds, bool late, uint32_t own
         if (n_tried_ == kTrial || too_slow) judge_trial(too_slow);
         return;
     }
-    if (usual.owner != owner) usual = {0, 0, owner};
-    // The first times count in full, an outlier later on by a part.
-    ++usual.n;
-    usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);
+    // A place is taken from an owner that has not run for a while: where more take turns than there are places, some
+    // are compared and the others are not.
+    if (usual.owner != owner && (usual.n == 0 || run_ - usual.seen > kStale)) usual = {0, 0, owner, run_};
+    if (usual.owner == owner) {
+        // The first times count in full, an outlier later on by a part.
+        ++usual.n;
+        usual.seconds += (seconds - usual.seconds) * std::max(kWeight, 1.0 / usual.n);
+        usual.seen = run_;
+    }
     n_late_ += late;
     ++since_;
     if (++n_run_ >= kWindow && trial_ == 0) begin_trial();

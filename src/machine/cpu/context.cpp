@@ -173,7 +173,6 @@ Status CpuContext::plan_memory(std::shared_ptr<CpuModel> model, const ContextOpt
 
 Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> model, const ContextOptions& options) {
     std::unique_ptr<CpuContext> context(new CpuContext(std::move(model)));
-    context->number_ = context->model_->pool->new_number();
     AUSPEX_TRY(context->prepare(options));
     AUSPEX_TRY(context->memory_.take(context->model_->allocator, context->n_placed_, "a session's caches and scratch"));
     context->cursor_ = context->memory_.data();

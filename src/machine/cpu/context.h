@@ -27,6 +27,7 @@ class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuMode
     Block vector_bytes;                       ///< those of `vectors` that had to be converted or copied
     PackedFile packed;                        ///< what matrices may point into; empty: nothing does
     uint64_t n_weight_bytes = 0;
+    uint32_t number = 0;  ///< among the users of the pool
 
     Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes; }
@@ -178,7 +179,6 @@ class CpuContext : public Context {
     CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
-    uint32_t number_ = 0;         ///< among the users of the pool
     uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, not applied yet
     std::vector<bool> mtp_only_;  ///< by SlotId: not part of the trunk
     PackedMatrix draft_head_;     ///< rows of the MTP head's table for chosen ids, or empty

@@ -204,6 +204,7 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     model->kernels = kernels;
     model->loops = &kernels->loops;
     model->pool = pool;
+    model->number = pool->new_number();
     model->allocator = allocator;
     model->matrices.resize(plan.slots.size());
     model->vectors.resize(plan.slots.size(), nullptr);

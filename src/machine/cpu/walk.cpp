@@ -25,8 +25,9 @@ void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
     const uint32_t n_kind = ThreadCount::kKind / 2;
     const bool alike = step.n_row < n_kind && !step.fill_only && !head_only;
     const uint32_t kind = alike ? step.n_row + (step.tape == &model_->plan->trunk ? 0 : n_kind) : ThreadCount::kKind;
-    // Nor are those of other models, and of texts of another length: each row reads all keys before it.
-    uint32_t owner = number_ * 33;
+    // Steps of other models, or after a history of another power of two of rows, take other times: each row reads all
+    // keys before it.
+    uint32_t owner = model_->number * 33;
     for (uint32_t n = step.first_row; n >= 1024; n /= 2) ++owner;
     model_->pool->run_some(walk_impl::walk_entry, &job, kind, owner);
 }
