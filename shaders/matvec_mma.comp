@@ -6,9 +6,9 @@
 // Spec    X_ROWS: rows of x, at most 8; one to eight take about the same time, so nine run as five and four. SPLIT,
 //         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a team's subgroup multiplies by at
 //         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. TEAMS: teams of SPLIT subgroups; 1 unless ROLE is kRoleNone. ROLE,
-//         SUBGROUP_SCORES: moe_columns.glsl. CHAINED: chain.glsl. HELD: above 0, an invocation keeps its sums in an
-//         array of its own until x is no longer needed, so that shared memory has room for more tile rows. tune.h
-//         chooses TILES, CHUNK, TEAMS and HELD
+//         SUBGROUP_SCORES: moe_columns.glsl. CHAINED: chain.glsl. PRIVATE_ROWS: above 0, an invocation keeps its
+//         sums in an array of its own until x is no longer needed, so that shared memory has room for more tile
+//         rows. tune.h chooses TILES, CHUNK, TEAMS and PRIVATE_ROWS
 // Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT * TEAMS, in full subgroups of 32. A workgroup computes
 //         args.tiles row tiles, team i those from i in steps of TEAMS; a team's subgroup s takes column tiles s,
 //         s + SPLIT, .. of them. The subgroups s of all teams load the x of CHUNK column tiles into shared memory,
@@ -46,18 +46,18 @@ layout(constant_id = 7) const uint UNIT_M = 16u;     // the matrix units' shape
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
 layout(constant_id = 10) const uint TEAMS = 1u;      // of SPLIT subgroups each
-layout(constant_id = 14) const uint HELD = 0u;       // the most tile rows of a team if its sums are private, or 0
+layout(constant_id = 14) const uint PRIVATE_ROWS = 0u;   // max. tile rows of a team with private sums; 0: shared
 
 const uint GROUP = 32u * SPLIT * TEAMS;   // invocations
 const uint SX = kMatvecRowHalves;
 // In units of 8 halves, because matrix loads need 16-byte addresses. B has 8 columns, one per row of x; those from
 // X_ROWS on hold arbitrary values, which affect no result.
 const uint X_UNITS = ((SPLIT * CHUNK - 1u) * X_ROWS + 8u) * (SX / 8u), N_RED = TILES * SPLIT * 16u * X_ROWS;
-// With HELD the sums come here after x. glslc 2022.4 fails on HELD > 0u && ...
-const uint S_UNITS = HELD * N_RED > HELD * 4u * X_UNITS ? N_RED / 4u : X_UNITS;
+// Private sums replace x here at the end. (glslc 2022.4 cannot compile PRIVATE_ROWS > 0u && ...)
+const uint S_UNITS = PRIVATE_ROWS * N_RED > PRIVATE_ROWS * 4u * X_UNITS ? N_RED / 4u : X_UNITS;
 shared uvec4 s[S_UNITS];
 shared float scale[(SPLIT * CHUNK * X_ROWS + 8u + 3u) / 4u * 4u];
-shared float red[HELD > 0u ? 4u : N_RED];
+shared float red[PRIVATE_ROWS > 0u ? 4u : N_RED];
 
 #define FragA fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K>
 #define FragB fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N>
@@ -81,9 +81,9 @@ uint half_twice(uvec2 v, uint t) { return (((t < 2u ? v.x : v.y) >> (16u * (t & 
 uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
 #include "quant/tile.glsl"
 
-float partial(uint at) { return HELD > 0u ? uintBitsToFloat(s[at >> 2][at & 3u]) : red[at]; }
+float partial(uint at) { return PRIVATE_ROWS > 0u ? uintBitsToFloat(s[at >> 2][at & 3u]) : red[at]; }
 void put_partial(uint at, float v) {
-    if (HELD > 0u) s[at >> 2][at & 3u] = floatBitsToUint(v);
+    if (PRIVATE_ROWS > 0u) s[at >> 2][at & 3u] = floatBitsToUint(v);
     else red[at] = v;
 }
 
@@ -222,7 +222,7 @@ void main() {
     // The largest n_own: all subgroups that meet() take as many rounds.
     const uint n_own_max = TEAMS > 1u ? (args.n_col + SPLIT - 1u) / SPLIT : n_own;
     n_piece = min(CHUNK, n_own) * X_ROWS;
-    vec4 sums[HELD > 0u ? HELD : 1u];   // of my tile rows
+    vec4 sums[PRIVATE_ROWS > 0u ? PRIVATE_ROWS : 1u];   // of my tile rows
     Raw next;
     if (ROLE_ == kRoleAny && SUBGROUP_SCORES > 0u) {
         // Where an expert is chosen for the only row, x is known before: the first subgroup chooses, and the others see
@@ -267,7 +267,7 @@ void main() {
             const uint slot = ((r * SPLIT + sub) * X_ROWS + 2u * t) * 16u + g;
             vec4 acc = vec4(0.0);
             if (o0 > 0u) {
-                if (HELD > 0u) acc = sums[turn];
+                if (PRIVATE_ROWS > 0u) acc = sums[turn];
                 else {
                     if (2u * t < X_ROWS) acc.xz = vec2(red[slot], red[slot + 8u]);
                     if (2u * t + 1u < X_ROWS) acc.yw = vec2(red[slot + 16u], red[slot + 24u]);
@@ -289,18 +289,17 @@ void main() {
                 const float x0 = scale[at + 2u * t], x1 = scale[at + 2u * t + 1u];
                 acc = fma(sum, vec4(x0, x1, x0, x1), acc);
             }
-            if (HELD > 0u) sums[turn] = acc;
+            if (PRIVATE_ROWS > 0u) sums[turn] = acc;
             else put_sums(slot, t, acc);
         }
     }
-    if (HELD > 0u) {
+    if (PRIVATE_ROWS > 0u) {   // n_own is not 0 then
         barrier();   // no subgroup needs x any more
-        [[dont_unroll]] for (uint r = team, turn = 0u; n_own > 0u && r < n_tile; r += TEAMS, turn++)
+        [[dont_unroll]] for (uint r = team, turn = 0u; r < n_tile; r += TEAMS, turn++)
             put_sums(((r * SPLIT + sub) * X_ROWS + 2u * t) * 16u + g, t, sums[turn]);
-    }
-    if (n_own == 0u) {
+    } else if (n_own == 0u) {
         [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * X_ROWS; i += 32u)
-            put_partial(((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS), 0.0);
+            red[((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS)] = 0.0;
     }
     barrier();
     write_tiles(me, GROUP, tile0, true, true);

@@ -248,8 +248,14 @@ TEST_CASE("pieces of a prompt get shorter while they are slow, and long again wh
     if (!shared_gpu()) return;
     HotPath hot_path;
     const Rig rig(narrow_of(true));
-    const auto small_bytes = std::exchange(shared_gpu()->small_bytes, 0);
-    const double max_us = shared_gpu()->max_submit_us;
+    struct Restored {
+        decltype(vk::OpenDevice::small_bytes) small_bytes = std::exchange(shared_gpu()->small_bytes, 0);
+        double max_us = shared_gpu()->max_submit_us;
+        ~Restored() {
+            shared_gpu()->small_bytes = small_bytes;
+            shared_gpu()->max_submit_us = max_us;
+        }
+    } restored;
     auto context = rig.context();
     const std::vector<Token> ids = tiny_ids(64, 3);
     uint32_t at = 0;
@@ -266,8 +272,6 @@ TEST_CASE("pieces of a prompt get shorter while they are slow, and long again wh
     CHECK(dispatches() > 3 * whole);        // four of 16 rows
     prompt(1e12);
     CHECK(dispatches() == whole);
-    shared_gpu()->max_submit_us = max_us;
-    shared_gpu()->small_bytes = small_bytes;
 }
 
 #endif  // AUSPEX_NO_VULKAN

@@ -76,7 +76,7 @@ Result<uint64_t> CycleClock::tick(uint32_t slot, uint32_t mark) const {
     uint64_t ticks = 0;
     const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, kMarks * slot + mark, 1, sizeof ticks,
                                                       &ticks, sizeof ticks, VK_QUERY_RESULT_64_BIT);
-    if (r == VK_NOT_READY) return uint64_t{0};  // some drivers give it after the semaphore
+    if (r == VK_NOT_READY) return uint64_t{0};  // some drivers write it after they signal the semaphore
     AUSPEX_TRY(gpu_->check(r, "vkGetQueryPoolResults"));
     return ticks;
 }

@@ -182,7 +182,7 @@ Status VulkanModel::lay_out(Uploads* to) {
         const uint32_t step = m.tiling.rows_within(max_slice_bytes);
         if (step == 0 && m.tiling.n_stack > 1 && m.tiling.row_bytes() <= max_slice_bytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has ", m.tiling.one().bytes(),
-                        " bytes for each expert; ", traits.name, " can see ", max_slice_bytes, " at once");
+                        " bytes for each expert; ", traits.name, " can see ", max_slice_bytes, " at once; use the CPU");
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ",
                         traits.name, " can see at once");

@@ -1,8 +1,8 @@
 // machine/vulkan/selftest: checks of the driver when a device is opened.
 //
 // What    The checks of shaders/selftest.comp with their verdicts and reasons. A device that fails "half_subnormals" or
-//         "fma_rows" is refused: its text would be wrong, or another one with drafts. The others choose kernels, or are
-//         only reported.
+//         "fma_rows" is refused: its text would be wrong, or drafts would change it. The other checks choose kernels or
+//         are only reported.
 // Thread  called while a device is being opened.
 // Tests   tests/test_vulkan_pipeline.cpp.
 #pragma once

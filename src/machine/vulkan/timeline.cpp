@@ -123,7 +123,7 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
         if (n_idle != 0 && gpu_->lost) return lost_before();  // another thread was told so
         n_progress = gpu_->n_progress;
     }
-    gpu_->stalled = true;  // first: who sees a lost device may free what it used
+    gpu_->stalled = true;  // before lost: whoever sees a lost device that is not stalled frees its memory
     gpu_->lost = true;
     return fail(Code::device_lost, "the Vulkan device finished nothing for ", timeout_ns / 1000000,
                 " ms and is taken for lost; its memory is not freed, because kernels may still run. Open the device "

@@ -117,13 +117,13 @@ inline uint32_t matrix_teams(const DeviceTraits& traits, uint32_t rows, uint32_t
     return two ? std::min(n_fit, 2u) : 1;
 }
 
-/// Bytes of shared memory of matvec_mma.comp. `held`: its HELD is above 0.
+/// Bytes of shared memory of matvec_mma.comp. `own_sums`: its PRIVATE_ROWS is above 0.
 inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk, bool logits,
-                              bool held = false) {
+                              bool own_sums = false) {
     const uint32_t x = ((split * chunk - 1) * rows + 8) * 2 * args::kMatvecRowHalves,
                    scale = (split * chunk * rows + 8) * 4;
     const uint32_t sums = tiles * split * 64 * rows, out = rows * 12 + tiles * rows * (logits ? 68 : 4);
-    return (held ? std::max(x, sums) : x + sums) + scale + out + 256;
+    return (own_sums ? std::max(x, sums) : x + sums) + scale + out + 256;
 }
 
 inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product(layout); }
@@ -211,12 +211,13 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                                 : 0;
     const uint32_t tiles_max = (role == Role::expert || (logits && (split != 5 || n_row == 1)) ? 8 : 6) * teams;
     uint32_t chunk = n_row > 1 || logits || (own == 1 && model.n_score == 0) ? 1 : 2;
-    const auto fits = [&](uint32_t n_tile, bool held) {
-        return tune_impl::matrix_shared(n_row, split, n_tile, chunk, logits, held) + choice <= traits.max_shared_bytes;
+    const auto fits = [&](uint32_t n_tile, bool own_sums) {
+        return tune_impl::matrix_shared(n_row, split, n_tile, chunk, logits, own_sums) + choice <=
+               traits.max_shared_bytes;
     };
-    const auto tiles_that_fit = [&](bool held) {
+    const auto tiles_that_fit = [&](bool own_sums) {
         uint32_t n = any ? 8 : tiles_max;
-        while (n > 1 && !fits(n, held)) n--;
+        while (n > 1 && !fits(n, own_sums)) n--;
         return n;
     };
     while (chunk > 1 && !fits(any ? 8 : tiles_max, false)) chunk--;
@@ -224,11 +225,11 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     // on an H100 (driver 580): one wave too many costs 10 to 20 %.
     const uint32_t wave = cores * std::max(1u, tune_impl::kCoreSubgroups / (split * teams));
     const auto waves = [&](uint32_t room) { return ceil_div(all, wave * std::min(tiles_max, room)); };
-    // With many rows x leaves little room in shared memory. Then an invocation holds its sums where that saves a wave:
-    // on an H200, steps of eight rows: 9B 5.98 ms and 4.17, 27B 15.3 and 11.2; five rows of 9B 3.57 and 3.35. Held
-    // without need they cost 5 % of a step (0.8B).
-    const bool held = role == Role::none && !any && waves(tiles_that_fit(true)) < waves(tiles_that_fit(false));
-    uint32_t room = tiles_that_fit(held), tiles = ceil_div(all, wave * waves(room));
+    // With many rows x leaves little room in shared memory. Sums are private where that saves a wave: on an H200, steps
+    // of eight rows: 9B 5.98 ms and 4.17, 27B 15.3 and 11.2; five rows of 9B 3.57 and 3.35. Without need they cost 5 %
+    // of a step (0.8B).
+    const bool own_sums = role == Role::none && !any && waves(tiles_that_fit(true)) < waves(tiles_that_fit(false));
+    uint32_t room = tiles_that_fit(own_sums), tiles = ceil_div(all, wave * waves(room));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
     // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
     // time and should take few workgroups, because most of their subgroups have no column to work on.
@@ -253,7 +254,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                        {s::kRole, any ? args::kRoleAny : static_cast<uint32_t>(role)},
                        {s::kSubgroupScores, any || role != Role::none ? ceil_div(model.n_score, 32u) : 0u},
                        {s::kChained, traits.starts_in_order},
-                       {s::kHeld, held ? ceil_div(room, teams) : 0}};
+                       {s::kPrivateRows, own_sums ? ceil_div(room, teams) : 0}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;
