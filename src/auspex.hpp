@@ -1247,7 +1247,8 @@ class AUSPEX_API Session {
     /// drafting stays.
     void clear_stats();
 
-    /// The measured costs of drafting, so that a later session need not measure again. They are valid for the same
+    /// The measured costs of drafting, so that a later session need not measure again, unless no draft
+    /// could pay by them. They are valid for the same
     /// device, driver, model, windows and KV formats, whose names they contain.
     std::vector<std::byte> save_costs() const;
     /// Takes over costs that save_costs() gave.
@@ -1377,8 +1378,8 @@ struct ReplyOptions {
     bool parse = true;               ///< off: no reply of a chat; all of it is text
     bool special = false;            ///< as in DecodeOptions
     bool ignore_end = false;         ///< for measuring: goes on after the model's end token
-    /// Each next() takes one token of the answer, so that logits() can be called before each. Thinking still comes
-    /// several tokens at a time when drafting.
+    /// Each next() takes one token of the answer, so that logits() can be called before each, and nothing is computed
+    /// beyond it. Thinking still comes several tokens at a time when drafting.
     bool one_by_one = false;
 };
 

@@ -170,3 +170,27 @@ TEST_CASE("where no draft can pay, measuring saved costs again stays within what
         CHECK(own.seconds < seconds_at(0, m, reply) + (12 + 10) * m.plain);  // a dozen, and 1 %
     }
 }
+
+TEST_CASE("after replies on which drafting does not pay, one that drafts suit has them soon") {
+    struct {
+        Machine machine;
+        uint32_t n_token;
+        double chance;
+    } cases[] = {{kMoe, 20, 0.30}, {kMoe, 10, 0.40}, {kTrimmed, 20, 0.30}};
+    for (const auto& k : cases) {
+        CAPTURE(k.machine.name);
+        CAPTURE(k.n_token);
+        for (uint32_t seed = 0; seed < 20; ++seed) {
+            CAPTURE(seed);
+            Controller c(6);
+            Played bad, good;
+            for (uint32_t i = 0; i < 300; ++i) {
+                c.new_text();
+                play(c, k.machine, {1000 * seed + i, k.n_token, k.chance}, &bad);
+            }
+            c.new_text();
+            play(c, k.machine, {1000 * seed + 999, 200, 0.97}, &good);
+            CHECK(good.n_drafting > 0);
+        }
+    }
+}

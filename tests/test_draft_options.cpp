@@ -225,6 +225,21 @@ TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
     MESSAGE(n_acceptance_probe << " acceptance_probe rows");
 }
 
+TEST_CASE("steps that have room for one token leave the first cycles at each depth to those that have more") {
+    const Model model = demo_model(1);
+    SessionOptions options;
+    options.n_context = 512;
+    options.draft.source = Draft::mtp;
+    Session session;
+    REQUIRE(Session::create(model, options).get(session).ok());
+    REQUIRE(session.sync(model.encode("1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,").value()).ok());
+    for (int i = 0; i < 20; ++i) REQUIRE(session.next({}, 1).ok());
+    for (int i = 0; i < 6; ++i) REQUIRE(session.next().ok());
+    const DraftReport report = session.draft_report();
+    CHECK(report.n_sample[1] > 0);
+    CHECK(report.n_sample[2] > 0);
+}
+
 TEST_CASE("a list of ids for the draft head and ids by use are refused together, by create() as by plan()") {
     const Tiny tiny(Type::q4_k);
     SessionOptions o;

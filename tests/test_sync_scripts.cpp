@@ -12,7 +12,7 @@ TEST_CASE(
     "the text of plain decoding") {
     const std::vector<std::byte> bytes = tiny_model();
     SyncScripts scripts(load_model(cpu_device(), bytes), 1, false);
-    const std::string bad = scripts.run(200);
+    const std::string bad = scripts.run(400);
     CHECK_MESSAGE(bad.empty(), bad);
     CHECK(scripts.n_cancel > 3);
     CHECK(scripts.n_restore > 3);

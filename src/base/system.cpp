@@ -105,8 +105,8 @@ uint64_t left_in_control_groups(const std::string& root) {
     using namespace system_impl;
     uint64_t left = UINT64_MAX;
     for (const Groups& groups : kGroups) {
-        // The limits of the groups around the process's own hold, too. A container may see the path that the host
-        // gives its group, and the group itself as the topmost.
+        // The limits of the groups around the process's own hold, too. Within a container /proc may give the host's
+        // path, while /sys shows the container's own group as the topmost.
         const std::string group = group_of(root + "/proc/self/cgroup", groups.controller);
         for (size_t n = group.size();; n = group.rfind('/', n - 1)) {
             left = std::min(left, left_in_group(groups, root + groups.mount + group.substr(0, n)));

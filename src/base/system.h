@@ -12,7 +12,7 @@ namespace detail {
 
 /// Bytes of memory that this process can still take without pushing others out, a control group's limit included;
 /// UINT64_MAX where the system does not say.
-/// cost      tens of microseconds.
+/// cost      about 0.1 ms.
 uint64_t free_memory_bytes();
 
 #if defined(__linux__)

@@ -56,7 +56,7 @@ class Acceptance {
 
     double p_[kPace][kLevel];                              // P(pace, level | all outcomes), sums to 1
     double usual_[kLevel];                                 // slow average of the level's distribution: where jumps lead
-    double n_usual_ = 0;                                   // tokens in it, counted up to those that it averages over
+    double n_usual_ = 0;                                   // outcomes that usual_ averages, at most kUsualTokens
     double ratio_[kMaxDepth + 1];                          // d_i
     double hit_[kMaxDepth + 1], expected_[kMaxDepth + 1];  // discounted hits, and what the level alone predicted
 };

@@ -43,8 +43,8 @@ class ConstrainedText {
     /// errors    bad_argument: a constraint for another vocabulary, a beginning behind the history, a token of the
     ///           history that the constraint refuses, or a text that has ended; unsupported: a grammar that is too
     ///           ambiguous; out_of_memory.
-    /// cost      nothing where the text only went on by what admit() and accept() returned; else one accept() for each
-    ///           token that sync() has added, and a new state unless constrained_from was there already.
+    /// cost      nothing where the text only went on by what admit() and accept() returned. After a sync() that added
+    ///           tokens: one accept() for each of them; without constrained_from a new state instead.
     Status follow(const Sampling& sampling, Span<const Token> history);
     /// sync() makes the history `size` tokens long, of which the first n_same are what they were.
     void replaced(size_t n_same, size_t size);
@@ -79,7 +79,7 @@ class ConstrainedText {
     Constraint constraint_;  ///< of the text that goes on; empty: none does
     std::unique_ptr<TextState> state_;
     size_t first_ = 0, n_ = 0;    ///< the text is tokens first_ .. first_ + n_ - 1 of the history
-    bool extended_ = false;       ///< by sync(): kFromHere is behind what it added
+    bool extended_ = false;       ///< sync() has added tokens since: with kFromHere a new text begins after them
     std::vector<uint32_t> bits_;  ///< of the last mask
 };
 

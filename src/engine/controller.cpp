@@ -34,7 +34,7 @@ constexpr double kPlainLoss = 0.5;
 /// at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// A cycle with drafts counts there with at most this multiple of the usual time of its depth. The block's first one at
-/// a depth, in which a driver may have prepared a kernel, counts with at most so many plain steps per row.
+/// a depth, in which a driver may have prepared a kernel, counts with at most kLossFirstRow plain steps per row.
 constexpr double kLossOutlier = 1.25, kLossFirstRow = 1.5;
 /// While drafting has lost against not drafting, acceptance probes take at most this share of the time of plain steps.
 /// The time of an outlier is capped at this multiple of the usual one.
@@ -304,8 +304,9 @@ Decision Controller::next_of_block(uint32_t context, uint32_t usable, DraftReaso
     if (update_suspension(context) && last_ != 0) *reason = DraftReason::unprofitable;
     if (suspended_) return d;
     d.depth = next_depth(usable, reason);
-    // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
-    if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
+    // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist, and
+    // none while drafting has lost too much: then a probe would only delay them.
+    if (usable > 1 && pending_ >= kMinAcceptanceProbe && may_explore() && acceptance_probe_due())
         d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
     return d;
 }

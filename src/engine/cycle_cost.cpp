@@ -123,7 +123,7 @@ bool CycleCost::holds(uint32_t depth) const {
     return age(depth) <= cycle_cost_impl::kRecent && !now().ratio[depth].doubted;
 }
 
-/// Least squares through the g >= 1 that were measured min_n times, or those of them whose time holds:
+/// Least squares through the g >= 1 that were measured at least min_n times; `holding`: only those whose time holds:
 ///   T(g) = mean_T + slope (g - mean_g).
 /// 0 if there are none.
 double CycleCost::on_line(uint32_t depth, uint32_t min_n, bool holding) const {
@@ -171,7 +171,8 @@ void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (std::fabs(e + jump_) < std::fabs(e) && n_cycle_ - jump_when_ <= cycle_cost_impl::kJumpOpen) {
         b.speed -= jump_;
         b.ratio[jump_depth_].log += jump_;
-        for (uint32_t g = 1; g <= kMaxDepth && jump_depth_ > 0 && jump_ < 0; ++g) b.ratio[g].doubted = g != jump_depth_;
+        if (jump_depth_ > 0 && jump_ < 0)
+            for (uint32_t g = 1; g <= kMaxDepth; ++g) b.ratio[g].doubted = g != jump_depth_;
     }
     jump_ = 0;
 }

@@ -24,8 +24,8 @@ Decision DepthControl::decide(const Next& next, DraftCycle* cycle) {
     const uint32_t context = static_cast<uint32_t>(next.n_token);
     const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
     Decision d;
-    if (!next.can_draft) {
-        control.fixed(0, context);
+    if (!next.can_draft || next.n_row < 2) {
+        control.fixed(0, context);  // no draft would be verified: nothing is chosen, and nothing learned of a depth
     } else if (chooses()) {
         d = control.next(context, next.usable, next.text);
     } else {

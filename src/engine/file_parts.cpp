@@ -197,10 +197,10 @@ Status open_content(const char* path, FileContent* c) {
         if (p.kind == static_cast<uint32_t>(PartKind::text)) {
             AUSPEX_TRY(from.read(&c->text, sizeof c->text));
             if (c->text.sampling_bytes != kSamplingBytes) return other_version;
-            const uint64_t n_word = from.left() / 4;  // tokens and logits have 4 bytes each
-            if (from.left() % 4 != 0 || c->text.n_token > n_word || c->text.n_logit != n_word - c->text.n_token)
-                return bad_text(*c, p);
+            const uint64_t left = from.left(), n_word = left / 4;  // tokens and logits have 4 bytes each
             AUSPEX_TRY(from.finish());
+            if (left % 4 != 0 || c->text.n_token > n_word || c->text.n_logit != n_word - c->text.n_token)
+                return bad_text(*c, p);
         }
         if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;
         if (p.bytes > kMaxNoteBytes) return bad(*c, say("a note of ", p.bytes, " bytes"));

@@ -422,7 +422,7 @@ detail::TextHead Session::Impl::text_head() const {
     text.n_row = timeline.n_row();
     text.n_logit = trunk->has_logits() ? model->plan.n_vocab : 0;
     text.sampling_bytes = detail::kSamplingBytes;
-    text.n_prompt = std::min(tree->n_prompt(), timeline.size());  // the tree may have lost the text since
+    text.n_prompt = std::min(tree->n_prompt(), timeline.size());  // larger where the tree has given up the live rows
     text.n_asked = timeline.n_asked();
     text.n_for_logits = timeline.n_for_logits();
     Sampling saved = ahead;

@@ -82,8 +82,8 @@ bool has_arm(const char* key) {
 #endif
 
 #if defined(_WIN32)
-/// Cores that the process may run on, of the processor group of this thread: threads do not leave it by themselves. 0:
-/// Windows does not say.
+/// Cores of this thread's processor group that the process may run on: a lower bound where there are several groups, of
+/// up to 64 processors each. 0: Windows does not say.
 uint32_t n_core_allowed() {
     std::vector<SYSTEM_LOGICAL_PROCESSOR_INFORMATION> all;
     DWORD n_byte = 0;
