@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "../src/base/disk_file.h"
 #include "../src/engine/model.h"
 #include "../src/plan/arch.h"
 #include "tiny.h"
@@ -80,7 +81,8 @@ TEST_CASE("a name or a chat template that is no text is refused") {
     text[type] = 10;  // a u64 instead of a string
     const uint32_t n_text = detail::load<uint32_t>(reinterpret_cast<const std::byte*>(text.data()) + type + 4);
     text.erase(type + 12, n_text);
-    const std::string path = (std::filesystem::temp_directory_path() / "auspex-test-template.gguf").string();
+    const std::string name = detail::say("auspex-test-", detail::unique_number(), ".gguf"),
+                      path = (std::filesystem::temp_directory_path() / name).string();
     std::ofstream(path, std::ios::binary) << text;
     FileInfo wrong;
     const Status read = read_file_info(path.c_str()).get(wrong);

@@ -154,6 +154,8 @@ class Configuration(BasePackages):
                        f"-DAUSPEX_CLI={value}")
             with open(os.path.join(folder, "CMakeCache.txt"), encoding="utf-8") as f:
                 self.assertIn("AUSPEX_SERVER:BOOL=ON", f.read())
+        with open(os.path.join(folder, "build.ninja"), encoding="utf-8") as f:
+            self.assertIn("build auspex-server: ", f.read())
 
     def test_the_server_is_left_out_where_it_cannot_be_compiled(self):
         folder = tempfile.mkdtemp()

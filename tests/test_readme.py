@@ -89,6 +89,7 @@ class Readme(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text)
             os.chmod(path, 0o755)
+
         def run(*given, machine="x86_64"):
             r = subprocess.run(["bash", os.path.join(folder, "tools", "demo.sh"), *given], capture_output=True,
                                text=True, timeout=60, env={**os.environ, "machine": machine})

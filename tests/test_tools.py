@@ -71,7 +71,7 @@ class Tools(unittest.TestCase):
     def test_scripts_of_calls_refuse_options_that_they_would_read_as_others(self):
         program = self.program("sync_scripts")
         for options in (["--count", "0"], ["--count", "x"], ["--count", "2x"], ["--steps", "0"], ["--device", "vulcan"],
-                        ["--seed", "-1"], ["--gpu", "first"], ["--count"]):
+                        ["--seed", "-1"], ["--gpu", "first"], ["--count"], ["--seed", "99999999999999999999999"]):
             code, out, said = self.run_tool(program, *options)
             self.assertEqual((code, out, said[:20]), (2, "", "usage: sync_scripts "), options)
 

@@ -113,7 +113,9 @@ class Reply:
         self.text += delta.get("content") or ""
         self.reasoning += reasoning or ""
         for part in delta.get("tool_calls") or []:
-            index = part.get("index", len(self.calls))  # some servers give whole calls without one
+            index = part.get("index")
+            if index is None:  # some servers give whole calls without one
+                index = len(self.calls)
             if not 0 <= index <= len(self.calls):
                 raise RuntimeError(f"a call has index {index}, expected 0 to {len(self.calls)}")
             if index == len(self.calls):
@@ -138,8 +140,7 @@ def stream(o, path, body):
             if not line.startswith(b"data: {"):
                 continue
             chunk = json.loads(line[6:])
-            if "error" in chunk:
-                error = chunk["error"]
+            if error := chunk.get("error"):
                 raise RuntimeError(error.get("message") or "the server failed" if isinstance(error, dict) else error)
             yield chunk, time.monotonic() - start
 

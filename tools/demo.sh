@@ -19,12 +19,17 @@ fi
 prompt='2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:15 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action
 2026-03-14 08:30 Pump-3'
-text=(-p "$prompt") tokens=(-n 96)
+text=yes tokens=yes
 for word in "$@"; do  # an option may be given once
     case $word in
-    -p* | --prompt* | -f* | --file*) text=() ;;
-    -n* | --tokens*) tokens=() ;;
+    -p* | --prompt* | -f* | --file*) text= ;;
+    -n* | --tokens*) tokens= ;;
     esac
 done
-[ ${#text[@]} -eq 0 ] || printf '%s' "$prompt"
-build/auspex run "${text[@]}" "${tokens[@]}" -v "$@"
+set -- -v "$@"
+[ -z "$tokens" ] || set -- -n 96 "$@"
+if [ -n "$text" ]; then
+    printf '%s' "$prompt"
+    set -- -p "$prompt" "$@"
+fi
+build/auspex run "$@"

@@ -2,6 +2,7 @@
 #pragma once
 #include "../src/auspex.hpp"
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,8 +12,9 @@ namespace tools {
 template <class T>
 bool read_number(const char* text, T& n, T min, T max) {
     char* end = nullptr;
+    errno = 0;
     const unsigned long long v = std::strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != 0) return false;
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno == ERANGE) return false;
     if (v < static_cast<unsigned long long>(min) || v > static_cast<unsigned long long>(max)) return false;
     n = static_cast<T>(v);
     return true;
