@@ -1247,9 +1247,8 @@ class AUSPEX_API Session {
     /// drafting stays.
     void clear_stats();
 
-    /// The measured costs of drafting, so that a later session need not measure again, unless no draft
-    /// could pay by them. They are valid for the same
-    /// device, driver, model, windows and KV formats, whose names they contain.
+    /// The measured costs of drafting, so that a later session need not measure again, unless no draft could pay by
+    /// them. They are valid for the same device, driver, model, windows and KV formats, whose names they contain.
     std::vector<std::byte> save_costs() const;
     /// Takes over costs that save_costs() gave.
     ///

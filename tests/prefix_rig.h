@@ -23,6 +23,13 @@ using auspex::detail::PrefixOptions;
 using auspex::detail::PrefixReport;
 using auspex::detail::PrefixTree;
 
+/// n tokens that no other seed has.
+inline std::vector<Token> text(int seed, size_t n) {
+    std::vector<Token> ids(n);
+    for (size_t i = 0; i < n; ++i) ids[i] = seed * 100000 + static_cast<Token>(i);
+    return ids;
+}
+
 inline uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 31 + b).next(); }
 
 struct FakeRow {

@@ -12,6 +12,7 @@ import unittest
 
 from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
+from base_rig import BaseFolder
 from chat_templates import ELEMENTS, with_template
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -32,18 +33,6 @@ def run(*command, **more):
     return subprocess.run(command, capture_output=True, text=True, **more)
 
 
-class BaseFolder(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="ascii") as f:
-            f.write(text)
-        return path
-
-
 class Abi(BaseFolder):
     def test_the_header_compiles_in_every_language_and_compiler_twice_in_a_file(self):
         twice = '#include "auspex.h"\n#include "auspex.h"\nint main(void) { return (int)sizeof(auspex_error) == 0; }\n'
@@ -53,7 +42,7 @@ class Abi(BaseFolder):
             if shutil.which(compiler):
                 for include in ("src", "single_include"):
                     r = run(compiler, f"-std={standard}", *STRICT, "-I", os.path.join(REPO, include), "-fsyntax-only",
-                            self.write(name, twice))
+                            self.file(name, twice))
                     self.assertEqual(r.returncode, 0, r.stderr)
 
     def test_the_client_compiles_as_c99_with_gcc_and_clang_and_runs_on_the_shared_library(self):
@@ -68,7 +57,7 @@ class Abi(BaseFolder):
     def test_the_example_of_the_documentation_compiles_by_its_first_line_and_answers(self):
         with open(os.path.join(REPO, "docs", "EMBEDDING.md"), encoding="ascii") as f:
             source = re.search(r"```c\n(.*?)```", f.read(), re.DOTALL)[1]
-        self.write("chat.c", source)
+        self.file("chat.c", source)
         os.symlink(os.path.join(REPO, "src"), os.path.join(self.folder, "src"))
         os.symlink(os.path.dirname(os.path.abspath(LIBRARY)), os.path.join(self.folder, "build"))
         command = re.match(r"/\* Compile: (cc .*) \*/\n", source)[1]
@@ -107,7 +96,7 @@ class Abi(BaseFolder):
                            f'(int)sizeof((({name}*)0)->{n}));' for n in names]
         source = '#include "auspex.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(prints) + "\nreturn 0;\n}\n"
         program = os.path.join(self.folder, "layout")
-        r = run("gcc", "-I", os.path.join(REPO, "src"), self.write("layout.c", source), "-o", program)
+        r = run("gcc", "-I", os.path.join(REPO, "src"), self.file("layout.c", source), "-o", program)
         self.assertEqual(r.returncode, 0, r.stderr)
         return lines + run(program).stdout.splitlines()
 

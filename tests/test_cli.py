@@ -10,10 +10,10 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
+from base_rig import GPU_REQUIRED, BaseFolder
 from chat_templates import ELEMENTS, with_template
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -35,17 +35,7 @@ def auspex(*arguments, stdin=b"", cwd=None):
     return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, cwd=cwd, timeout=600)
 
 
-class BaseCli(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def file(self, name, data):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as f:
-            f.write(data.encode() if isinstance(data, str) else data)
-        return path
-
+class BaseCli(BaseFolder):
     def done(self, *arguments, **more):
         r = auspex(*arguments, **more)
         self.assertEqual(r.returncode, 0, r.stderr.decode())
@@ -491,7 +481,7 @@ class Inspect(BaseCli):
         gpu = ["inspect", "-m", DEMO, "--device", "vulkan", "--ctx", 256, "--ubatch", 128]
         r = auspex(*gpu, "--json")
         left_out = b"AUSPEX_NO_VULKAN" in r.stderr
-        if r.returncode != 0 and (left_out or os.environ.get("AUSPEX_REQUIRE_GPU", "") in ("", "0")):
+        if r.returncode != 0 and (left_out or not GPU_REQUIRED):
             self.assertIn(b"auspex: no_device: ", r.stderr)
             self.skipTest("this build leaves Vulkan out" if left_out else "no Vulkan device")
         self.assertEqual(r.returncode, 0, r.stderr)

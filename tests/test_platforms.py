@@ -14,12 +14,13 @@ import subprocess
 import tempfile
 import unittest
 
+from base_rig import GPU_REQUIRED
+
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
 BINARY = os.environ.get("AUSPEX_BINARY", "")
 HERE = os.environ.get("AUSPEX_DEMO_TEXT", "")
 DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
-GPU_REQUIRED = os.environ.get("AUSPEX_REQUIRE_GPU", "") not in ("", "0")  # as in tests/support.cpp
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 MINGW = shutil.which("x86_64-w64-mingw32-g++-posix")
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")

@@ -7,6 +7,7 @@ using namespace auspex::detail;
 using test::first;
 using test::join;
 using test::PrefixRig;
+using test::text;
 
 namespace {
 
@@ -17,13 +18,6 @@ PrefixOptions options(uint64_t n_state) {
     o.n_context = 4096;
     o.budget_bytes = n_state * o.state_bytes + 90000;
     return o;
-}
-
-/// n tokens that no other seed has.
-std::vector<Token> text(int seed, size_t n) {
-    std::vector<Token> ids(n);
-    for (size_t i = 0; i < n; ++i) ids[i] = seed * 100000 + static_cast<Token>(i);
-    return ids;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ using namespace auspex::detail;
 using test::first;
 using test::join;
 using test::PrefixRig;
+using test::text;
 
 namespace {
 
@@ -22,13 +23,6 @@ PrefixOptions options(uint64_t n_state, size_t n_context = 2048) {
     o.n_context = n_context;
     o.budget_bytes = n_state * kState;
     return o;
-}
-
-/// n tokens that no other seed has.
-std::vector<Token> text(int seed, size_t n) {
-    std::vector<Token> ids(n);
-    for (size_t i = 0; i < n; ++i) ids[i] = seed * 100000 + static_cast<Token>(i);
-    return ids;
 }
 
 }  // namespace

@@ -5,24 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from base_rig import BaseFolder
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.dirname(os.environ.get("AUSPEX_DEMO_TEXT") or os.path.join(REPO, "build", "demo_text"))
 
 
-class Tools(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def file(self, name, text):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(text)
-        return path
-
+class Tools(BaseFolder):
     def run_tool(self, *command, **more):
         r = subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
         return r.returncode, r.stdout, r.stderr

@@ -197,8 +197,8 @@ inline std::string without_links(std::string path) {
     }
     return path;
 }
-/// A file that replaces another keeps who may read it. is_written: until it does, its owner may write it. A process
-/// that is ended meanwhile leaves a file that the next one can open.
+/// Gives a file the mode of the one that it replaces. While it is being written (is_written) its owner may write it as
+/// well, so that the next process can open what a process that was ended has left.
 inline void copy_mode(const std::string& from, intptr_t to, bool is_written) {
     struct stat info;
     if (::stat(from.c_str(), &info) != 0) return;

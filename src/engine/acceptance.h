@@ -33,8 +33,8 @@ class Acceptance {
     void observe(uint32_t depth, uint32_t accepted);
     /// Outcomes of first drafts, oldest first.
     void observe(const AcceptanceProbe& probe);
-    /// Another text begins: its level is unknown, but likely to be one of those seen before, the likelier the more was
-    /// seen.
+    /// Another text begins. Its level is unknown, but likely one of those seen before: the more outcomes were seen, the
+    /// likelier.
     void new_text();
     /// E(0) .. E(max_depth), the tokens that a cycle is expected to commit.
     void expected(uint32_t max_depth, double* tokens) const;

@@ -162,8 +162,8 @@ void CycleCost::jump(uint32_t depth, double e) {
 
 /// The last jump was seen at one depth and attributed to the speed. If this cycle at another depth finds the speed of
 /// before the jump, the jump belongs to that one depth's ratio. Long after it, such a cycle is rather an outlier.
-/// Whatever made a depth with drafts cheaper may have made the others so, too, and only a depth that is run would show
-/// it. They are not lowered by as much, but bounded by the line until they are measured.
+/// What made one draft depth cheaper may have made the others cheaper, too. Their ratios stay, but the line bounds them
+/// until they are measured again.
 void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (jump_ == 0 || depth == jump_depth_) return;
     Bucket& b = bucket_[current_];

@@ -98,8 +98,7 @@ bool LogReader::read_commit(uint64_t at, uint64_t bytes) {
     std::vector<LogPart> parts(static_cast<size_t>(n));
     if (!file_.read(parts_at, parts.data(), n * sizeof(LogPart)).ok()) return false;
     if (checksum_of_commit(parts, tail, mark_.file_id, at) != tail.checksum) return false;
-    uint64_t room =
-        at - first_record_;  // together no more bytes than lie before: reading all takes no longer than the file
+    uint64_t room = at - first_record_;  // of all parts together, so that reading them takes no longer than the file
     for (const LogPart& p : parts) {
         if (p.at < first_record_ || p.at > at || p.bytes > std::min(at - p.at, room)) return false;
         room -= p.bytes;
