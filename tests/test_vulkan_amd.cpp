@@ -123,6 +123,8 @@ vk::OpenDeviceRef open_family(const std::string& family) {
         compiler.create_device = t->vkCreateDevice;
         t->vkCreateDevice = create_device;
     };
+    // As Mesa 25 reports it.
+    detail.edit_traits = [](vk::DeviceTraits* t) { t->max_group_count[0] = UINT32_MAX; };
     detail.edit_device = [](VolkDeviceTable* t) {
         compiler.create = t->vkCreateComputePipelines;
         t->vkCreateComputePipelines = create_pipelines;

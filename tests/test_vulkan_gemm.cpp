@@ -217,6 +217,23 @@ TEST_CASE("every tile size of the prefill product is within the limits of its ke
         }
 }
 
+TEST_CASE("on AMD cards no subgroup has more results of a product than registers for them") {
+    const vk::Tiling t = vk::tiling(Type::q4_k, 4096, 4096);
+    for (const bool amd : {false, true}) {
+        vk::DeviceTraits traits;
+        traits.vendor_id = amd ? 0x1002 : 0x10DE;
+        traits.max_shared_bytes = 65536;
+        const auto results = [](const vk::GemmChoice& c) {
+            return c.key.constant(vk::spec::gemm_mma::kSubgroupM) * c.key.constant(vk::spec::gemm_mma::kSubgroupN);
+        };
+        CHECK(results(vk::choose_gemm(traits, true, t, 2048, true, vk::GemmEpilogue::store)) == (amd ? 1024 : 4096));
+        const vk::Blocks b = vk::choose_blocks(traits, true, t, 4096, 8, 256, false);
+        CHECK(b.bm[0] == (amd ? 64 : 128));
+        CHECK(results(vk::choose_gemm_experts(traits, true, t, 32768, 256, b.bm[0], true, vk::GemmEpilogue::store)) ==
+              (amd ? 1024 : 4096));
+    }
+}
+
 TEST_CASE("without matrix units few rows, and experts of few rows, take small workgroups") {
     const vk::DeviceTraits traits;
     const vk::Tiling t = vk::tiling(Type::q4_k, 512, 1024);

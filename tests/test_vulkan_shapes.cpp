@@ -62,6 +62,13 @@ const Shape kShapes[] = {
     {"no timeline semaphore", nullptr, nullptr, kTimeline, nullptr, 0, nullptr, 0, false},
     {"a discrete GPU", nullptr, [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }, 0, nullptr,
      0, nullptr, 0, false},
+    {"limits at the ends of their types", nullptr,
+     [](Properties& p) {  // Mesa 25 has no bound for workgroups along x
+         for (uint32_t& n : p.limits.maxComputeWorkGroupCount) n = UINT32_MAX;
+         p.limits.maxStorageBufferRange = p.limits.maxPushConstantsSize = UINT32_MAX;
+         p.limits.maxMemoryAllocationCount = p.limits.maxPerStageDescriptorStorageBuffers = UINT32_MAX;
+     },
+     0, nullptr, 0, nullptr, UINT64_MAX, false},
     {"no subgroup operations in compute", nullptr, nullptr, 0,
      [](Subgroups& p) { p.supportedStages = VK_SHADER_STAGE_FRAGMENT_BIT; }},
     {"subgroups of 4", nullptr, nullptr, 0, [](Subgroups& p) { p.subgroupSize = 4; }},

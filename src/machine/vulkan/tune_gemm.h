@@ -98,6 +98,13 @@ inline uint32_t shared_bytes(const Tile& s, bool exact) {
     return s.stages * 144 * (s.bm + s.bn) * (exact ? 2 : 1) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
+/// True if the device has the memory and the registers for a tile.
+inline bool fits(const DeviceTraits& traits, const Tile& s, bool exact) {
+    // On RDNA 3 both halves of a subgroup hold the factors. With 64 x 64 Mesa 25 spills 29 registers of an invocation.
+    const bool amd = traits.vendor_id == 0x1002;
+    return shared_bytes(s, exact) <= traits.max_shared_bytes && (!amd || s.wm * s.wn < 64 * 64);
+}
+
 /// Estimated time: full rounds on all cores, then the remaining workgroups.
 inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_t n_tile) {
     const uint64_t groups = ceil_div(n_row, uint64_t{s.bm}) * ceil_div(n_tile * kTileRows, uint64_t{s.bn});
@@ -175,7 +182,7 @@ GemmChoice plain(const DeviceTraits& traits, const Tiling& t, bool scaled, GemmE
 inline const Size& best_size(const DeviceTraits& traits, bool exact, uint64_t n_tile, uint32_t n_row) {
     const uint32_t n_core = traits.n_core > 0 ? traits.n_core : 64;
     const Size* best = cheapest(kSizes, 0, [&](const Size& s) {
-        return shared_bytes(s, exact) > traits.max_shared_bytes ? UINT64_MAX : estimate(s, n_core, n_row, n_tile);
+        return fits(traits, s, exact) ? estimate(s, n_core, n_row, n_tile) : UINT64_MAX;
     });
     AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them, for one of them if exact
     return *best;
@@ -188,7 +195,7 @@ inline std::vector<Tile> block_tiles(const DeviceTraits& traits, bool exact) {
         large ? Span<const Tile>(kBlocks, std::size(kBlocks)) : Span<const Tile>(kSmallBlocks, std::size(kSmallBlocks));
     std::vector<Tile> out;
     for (const Tile& t : list)
-        if (shared_bytes(t, exact) <= traits.max_shared_bytes) out.push_back(t);
+        if (fits(traits, t, exact)) out.push_back(t);
     return out;
 }
 
