@@ -3,10 +3,16 @@
 # Sets auspex_vulkan_headers to their folders, or to nothing if one of them is missing.
 find_package(Vulkan QUIET)
 find_path(AUSPEX_VULKAN_HEADERS vulkan/vulkan.h HINTS ${Vulkan_INCLUDE_DIR})
+# GNU Radio's VOLK has a volk/volk.h, so folders of that name come last, and what is found must be the other.
+find_path(AUSPEX_VOLK_HEADERS volk.h HINTS ${AUSPEX_VULKAN_HEADERS})
 find_path(AUSPEX_VOLK_HEADERS volk.h HINTS ${AUSPEX_VULKAN_HEADERS} PATH_SUFFIXES volk Volk)
 mark_as_advanced(AUSPEX_VULKAN_HEADERS AUSPEX_VOLK_HEADERS)
 set(auspex_vulkan_headers)
-if(AUSPEX_VULKAN_HEADERS AND AUSPEX_VOLK_HEADERS)
+set(auspex_volk_version)
+if(AUSPEX_VOLK_HEADERS)
+  file(STRINGS "${AUSPEX_VOLK_HEADERS}/volk.h" auspex_volk_version REGEX "define VOLK_HEADER_VERSION")
+endif()
+if(AUSPEX_VULKAN_HEADERS AND auspex_volk_version)
   set(auspex_vulkan_headers ${AUSPEX_VULKAN_HEADERS} ${AUSPEX_VOLK_HEADERS})
   list(REMOVE_DUPLICATES auspex_vulkan_headers)
 endif()

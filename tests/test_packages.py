@@ -146,6 +146,33 @@ class Configuration(BasePackages):
         self.assertIn("-fvisibility=hidden", command)
         self.assertIn("-DAUSPEX_C_SHARED", command)  # auspex.h then gives the functions an attribute of their own
 
+    def test_the_volk_of_gnu_radio_is_passed_over(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        include = os.path.join(folder, "include")
+        script = ("set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)\nset(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)\n"
+                  f"set(CMAKE_INCLUDE_PATH {include})\n"
+                  f"include({os.path.join(REPO, 'cmake', 'auspex_vulkan.cmake')})\n"
+                  "message(\"found: ${auspex_vulkan_headers}\")\n")
+
+        def write(name, text):
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(text)
+            return path
+
+        def found():
+            done = run("cmake", "-P", write("find.cmake", script))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return re.search("found: (.*)", done.stderr).group(1)
+
+        write("include/vulkan/vulkan.h", "")
+        write("include/volk/volk.h", "#define INCLUDED_VOLK_RUNTIME\n")
+        self.assertEqual(found(), "")
+        write("include/volk.h", "#define VOLK_HEADER_VERSION 304\n")
+        self.assertEqual(found(), include)
+
     def test_the_server_is_built_once_the_command_line_is(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)

@@ -14,5 +14,8 @@
 #else
 #include <volk.h>
 #endif
+#ifndef VOLK_HEADER_VERSION
+#error "volk.h is not Vulkan's meta-loader (Debian: libvulkan-volk-dev), but perhaps GNU Radio's VOLK. Put it first."
+#endif
 
 #endif
