@@ -209,6 +209,54 @@ TEST_CASE("a list is recorded and replayed, timed stage by stage") {
     }
 }
 
+TEST_CASE("cards with few registers get smaller workgroups of DeltaNet, and one column of its state at once") {
+    struct Card {
+        uint32_t vendor, subgroup_min, max_group_subgroups;
+        uint32_t group, columns;  ///< of delta_step and of delta_scan
+    };
+    for (const Card& card :
+         {Card{vk::kNvidia, 32, 32, 1024, 2}, Card{vk::kAmd, 32, 32, 1024, 2}, Card{vk::kIntel, 8, 64, 512, 1},
+          Card{vk::kIntel, 8, 56, 256, 1}, Card{vk::kQualcomm, 64, 16, 256, 1}}) {
+        if (!shared_gpu()) return;
+        CAPTURE(card.vendor);
+        vk::OpenDetail detail;
+        detail.edit_traits = [&](vk::DeviceTraits* t) {
+            t->type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+            t->vendor_id = card.vendor;
+            t->subgroup_min = card.subgroup_min;
+            t->max_group_subgroups = card.max_group_subgroups;
+            t->max_group_invocations = 1024;
+            t->n_core = 1;
+        };
+        DeviceOptions options;
+        options.kind = Kind::vulkan;
+        vk::OpenDeviceRef device;
+        REQUIRE(vk::open_device(options, detail).get(device).ok());
+        const ContextRig rig(tiny_of(true));
+        std::shared_ptr<vk::VulkanModel> model;
+        REQUIRE(vk::VulkanModel::outline(device, rig.plan).get(model).ok());
+        ContextOptions o;
+        o.n_context = 512;
+        o.n_ubatch = 64;
+        vk::Buffers buffers;
+        REQUIRE(vk::Buffers::outline(*model, o).get(buffers).ok());
+        const auto key_of = [&](const char* shader, vk::Pass pass) {
+            pass.tape = &rig.plan.trunk;
+            vk::DispatchList list;
+            REQUIRE(vk::ListBuilder(*model, buffers).build([&](vk::ListBuilder& b) { b.tape(pass); }).get(list).ok());
+            for (const vk::PipelineKey& key : list.keys())
+                if (key.shader == shader) return key;
+            FAIL("no " << shader);
+            return vk::PipelineKey();
+        };
+        vk::Pass prompt;
+        prompt.n_row = 64;
+        prompt.wide = true;
+        CHECK(key_of("delta_step", vk::Pass()).group == card.group);
+        CHECK(key_of("delta_scan", prompt).constant(vk::spec::delta_scan::kColumns) == card.columns);
+    }
+}
+
 TEST_CASE("a first prompt and its first token need the pipelines that are requested before there are weights") {
     for (const bool fast : {false, true}) {
         if (!shared_gpu()) return;

@@ -215,7 +215,11 @@ TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or amo
                                                     {2, 1, true},
                                                     {9, 9, true}});
         CHECK(same_bits(one, mixed));
-        CHECK(same_bits(one, delta.run({{9, 9, true}, {9, 9, true}, {9, 9, true}, {9, 9, true}}, 128)));
+        for (const u32 contexts : {128u, 512u, 1024u}) {
+            if (contexts > vulkan->gpu->traits.max_group_invocations) continue;
+            CAPTURE(contexts);
+            CHECK(same_bits(one, delta.run({{9, 9, true}, {9, 9, true}, {9, 9, true}, {9, 9, true}}, contexts)));
+        }
     }
     vulkan->finish();
 }

@@ -12,15 +12,25 @@ namespace detail {
 namespace vk {
 namespace build_delta_impl {
 
+/// Invocations of delta_step; its bits do not depend on them.
+uint32_t choose_step(const DeviceTraits& t) {
+    if (t.is_cpu()) return 128;
+    if (!t.few_registers()) return t.max_group_invocations >= 1024 ? 1024 : 256;
+    // 64 subgroups of 8 spill nothing on Intel's Xe; older ones hold 56 subgroups, and would take wider ones.
+    return t.subgroup_min == 8 && t.max_group_subgroups >= 64 && t.max_group_invocations >= 512 ? 512 : 256;
+}
+
 /// Specialization constants of delta_scan.
 struct ScanShape {
     uint32_t loaders, rows, columns;
 };
 
-/// A workgroup takes 16 columns of a head if every core then gets at most one workgroup, else 32. A software device has
-/// no use for loaders.
+/// A workgroup takes 16 columns of a head if every core then gets at most one workgroup, or where registers are few,
+/// else
+/// 32. A software device has no use for loaders.
 ScanShape choose_scan(const DeviceTraits& t, uint32_t n_head_v) {
-    const uint32_t cores = t.n_core > 0 ? t.n_core : 64, columns = n_head_v * 8 > cores ? 2 : 1;
+    const uint32_t cores = t.n_core > 0 ? t.n_core : 64;
+    const uint32_t columns = n_head_v * 8 > cores && !t.few_registers() ? 2 : 1;
     const uint32_t row_bytes = 2 * (1032 + 64 * columns);  // in both halves of shared memory
     if (t.is_cpu() || t.max_shared_bytes < 8 * row_bytes) return {0, 8, 1};
     return {64, t.max_shared_bytes < 16 * row_bytes ? 8u : 16u, columns};
@@ -55,7 +65,7 @@ void ListBuilder::delta(const Node& d, const Pass& pass) {
     const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state], &term = buffers_.term[op.state];
     if (!pass.wide) {
         const uint32_t rows = pass.n_row == 1 ? 1 : pass.n_row <= 4 ? 4 : args::kMaxRows;
-        const uint32_t group = traits_.is_cpu() ? 128 : traits_.max_group_invocations >= 1024 ? 1024 : 256;
+        const uint32_t group = build_delta_impl::choose_step(traits_);
         uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}});
         return dispatch_chained(
             key_of("delta_step", group, {{spec::delta_step::kMaxRow, rows}, {spec::delta_step::kChained, chained_}}),

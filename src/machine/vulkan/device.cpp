@@ -253,7 +253,7 @@ int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, nullptr);
     std::vector<VkQueueFamilyProperties> all(n);
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, all.data());
-    const bool nvidia = properties_of(gpu, physical).vendorID == 0x10DE;
+    const bool nvidia = properties_of(gpu, physical).vendorID == kNvidia;
     int best = -1;
     for (uint32_t i = 0; i < n; ++i) {
         if (!(all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) || all[i].queueCount == 0) continue;

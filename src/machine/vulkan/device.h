@@ -65,6 +65,9 @@ enum class Component : uint32_t {
     u64 = 10
 };
 
+/// Values of DeviceTraits::vendor_id.
+enum Vendor : uint32_t { kAmd = 0x1002, kNvidia = 0x10DE, kQualcomm = 0x5143, kIntel = 0x8086 };
+
 /// One shape the matrix units take: C[m,n] = A[m,k] B[k,n] + C, at subgroup scope.
 struct MatrixShape {
     uint32_t m = 0, n = 0, k = 0;
@@ -87,6 +90,9 @@ struct DeviceTraits {
         const uint64_t mask = timestamp_bits >= 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
         return static_cast<double>((to - from) & mask) * timestamp_period_ns / 1000;
     }
+    /// Intel gives a thread 128 registers of 8 floats, and Adreno keeps a whole workgroup resident: large workgroups
+    /// and unrolled code spill there.
+    bool few_registers() const { return vendor_id == kIntel || vendor_id == kQualcomm; }
     uint32_t n_core = 0;  ///< compute units or SMs; 0: not told
 
     uint64_t max_storage_range = 0;  ///< bytes one binding can see; 128 MiB is guaranteed

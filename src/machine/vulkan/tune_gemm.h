@@ -101,8 +101,7 @@ inline uint32_t shared_bytes(const Tile& s, bool exact) {
 /// True if the device has the memory and the registers for a tile.
 inline bool fits(const DeviceTraits& traits, const Tile& s, bool exact) {
     // On RDNA 3 both halves of a subgroup hold the factors. With 64 x 64 Mesa 25 spills 29 registers of an invocation.
-    const bool amd = traits.vendor_id == 0x1002;
-    return shared_bytes(s, exact) <= traits.max_shared_bytes && (!amd || s.wm * s.wn < 64 * 64);
+    return shared_bytes(s, exact) <= traits.max_shared_bytes && (traits.vendor_id != kAmd || s.wm * s.wn < 64 * 64);
 }
 
 /// Estimated time: full rounds on all cores, then the remaining workgroups.
