@@ -495,14 +495,26 @@ Value Run::split(const Marked& text, const Arguments& args, bool from_right) {
         return space;
     };
     size_t n_left = max < 0 ? SIZE_MAX : static_cast<size_t>(max);
+    std::vector<Value> parts;
+    if (from_right && !spaces) {
+        // Found from the end: separators such as "\n\n" may overlap.
+        for (; n_left > 0 && end >= separator.size() && !heap.full(); --n_left) {
+            const size_t found = s.rfind(separator, end - separator.size());
+            if (found == std::string::npos) break;
+            parts.push_back(heap.string(text.cut(found + separator.size(), end)));
+            end = found;
+        }
+        parts.push_back(heap.string(text.cut(0, end)));
+        std::reverse(parts.begin(), parts.end());
+        return heap.list(std::move(parts));
+    }
     if (from_right && max >= 0) {
         size_t n_cut = 0;
         for (auto cut = next(at); cut.first < inner_end; cut = next(cut.second)) ++n_cut;
         // What is left whole keeps its white space.
-        if (spaces && n_cut >= n_left) begin = 0;
+        if (n_cut >= n_left) begin = 0;
         for (; n_cut > n_left; --n_cut) at = next(at).second;
     }
-    std::vector<Value> parts;
     for (; n_left > 0 && !heap.full(); --n_left) {
         const auto cut = next(at);
         if (cut.first == inner_end) break;

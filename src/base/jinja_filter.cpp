@@ -455,7 +455,8 @@ Value Run::rounded(const Value& v, const Arguments& args) {
     const bool up = how == "ceil", down = how.compare(0, 2, "fl") == 0;
     if (!v.is_number() || n < 0 || n > 15 || (how != "common" && !up && !down))
         return wrong("round: expected a number, 0 to 15 digits, and a method that Jinja knows");
-    if (how == "common") return v.is(Value::Kind::real) ? Heap::real(json_double(fixed(v.number(), n))) : v;
+    if (how == "common")
+        return v.is(Value::Kind::real) ? Heap::real(json_double(fixed(v.number(), n))) : Heap::integer(v.integer);
     const double power = std::pow(10.0, static_cast<double>(n)), x = v.number() * power;
     return Heap::real((up ? std::ceil(x) : std::floor(x)) / power);
 }
@@ -494,15 +495,17 @@ Value Run::formatted(const Marked& format, const std::vector<Value>& values) {
         if (kind == 's') {
             one = text_of(v);
         } else if (!v.is_number() || (kind == 'x' && v.is(Value::Kind::real))) {
-            return wrong("%", kind, " of ", v.kind_name(), ", expected a number");
+            return wrong("%", kind, " of ", v.kind_name(), ", expected ", kind == 'x' ? "an integer" : "a number");
         } else if (kind == 'f') {
             one = Marked(fixed(v.number(), n_digit < 0 ? 6 : n_digit), false);
-        } else if (kind == 'x') {
-            char hex[24];
-            std::snprintf(hex, sizeof hex, "%llx", static_cast<unsigned long long>(std::llabs(v.integer)));
-            one = Marked(std::string(v.integer < 0 ? "-" : "") + hex, false);
         } else {
-            one = text_of(to_number(Filter::int_, v, Arguments()));
+            const int64_t whole = to_number(Filter::int_, v, Arguments()).integer;
+            const unsigned long long bits = static_cast<unsigned long long>(whole), size = whole < 0 ? 0 - bits : bits;
+            char digits[104];
+            // With the precision 0, C prints no digit of a zero, but Python does.
+            std::snprintf(digits, sizeof digits, kind == 'x' ? "%s%.*llx" : "%s%.*llu", whole < 0 ? "-" : "",
+                          static_cast<int>(std::max<int64_t>(n_digit, 1)), size);
+            one = Marked(digits, false);
         }
         if (kind == 's' && n_digit >= 0) {
             const std::vector<size_t> starts = character_starts(one.text);
