@@ -368,8 +368,9 @@ std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* at
 Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls) {
     std::vector<size_t> order(items.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    // A library may compare an item with itself, as libstdc++'s debug mode does; that it has no order is no error.
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
+        return a != b && step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
     });
     std::vector<Value> list;
     for (const size_t i : order) list.push_back(items[i]);
