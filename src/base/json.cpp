@@ -48,7 +48,6 @@ std::string python_number(const std::string& text, bool as_json) {
     for (; *p != 'e'; ++p)
         if (json_impl::is_digit(*p)) digits += *p;
     const int exponent = static_cast<int>(std::strtol(p + 1, nullptr, 10));
-    while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
     const int n = static_cast<int>(digits.size());
     std::string out = negative ? "-" : "";
     if (exponent >= 16 || exponent < -4) {
