@@ -215,6 +215,12 @@ TEST_CASE("a file that is not GGUF of a known version is rejected with advice") 
     refused(verdict(lfs), Code::bad_file, {"'vers'", "expected 'GGUF'", "git lfs pull"});
     refused(verdict(page), Code::bad_file, {"'<!DO'", "web page"});
     refused(verdict(magic), Code::bad_file, {"'GGML'"});
+    magic.s = "PK\3\4" + floats(10);
+    refused(verdict(magic), Code::bad_file, {"'PK\\x03\\x04'", "PyTorch or zip archive"});
+    for (const char* old : {"ggml", "tjgg", "fmgg", "lmgg"}) {
+        magic.s = old + floats(10);
+        refused(verdict(magic), Code::bad_file, {"from before GGUF"});
+    }
     refused(verdict(Raw().header(0, 0, 1)), Code::unsupported, {"version 1", "expected version 2 or 3"});
     refused(verdict(Raw().header(0, 0, 4)), Code::unsupported, {"version 4"});
     refused(verdict(Raw().header(0, 0, 0)), Code::unsupported, {"version 0"});
@@ -322,6 +328,7 @@ TEST_CASE("tensor names and shapes are checked before they are used") {
     refused(one("a", {(uint64_t{1} << 42) + 1, uint64_t{1} << 42}, 0), Code::bad_file,
             {"2^63 elements"});  // wraps to 2^42
     refused(one("a", {uint64_t{1} << 62}, 0), Code::bad_file, {"2^63 bytes"});
+    refused(one("a", {uint64_t{1} << 61}, 0), Code::bad_file, {"2^63 bytes"});  // 2^63
     refused(one("a", {48, 2}, 8), Code::bad_file, {"Q8_0", "rows of 48", "multiple of 32"});
     refused(one("blk.0.w", {128}, 12), Code::bad_file, {"Q4_K", "rows of 128", "multiple of 256"});
     refused(verdict(Raw().header(2, 0).tensor("a", {8}, 0, 0).tensor("a", {8}, 0, 32).pad().zeros(64)), Code::bad_file,
@@ -339,6 +346,9 @@ TEST_CASE("an unsupported tensor type is rejected by name, with the list of supp
     refused(typed(9), Code::unsupported, {"Q8_1"});
     refused(typed(26), Code::unsupported, {"I32"});
     for (const uint32_t removed : {4u, 5u, 31u, 38u}) refused(typed(removed), Code::unsupported, {"removed", "Q4_K"});
+    for (const uint32_t removed : {32u, 33u, 36u, 37u}) refused(typed(removed), Code::unsupported, {"removed"});
+    for (const uint32_t forked : {97u, 399u}) refused(typed(forked), Code::unsupported, {"fork"});
+    for (const uint32_t unknown : {96u, 400u}) refused(typed(unknown), Code::unsupported, {"not a known type"});
     refused(typed(137), Code::unsupported, {"type id 137", "fork"});
     refused(typed(43), Code::unsupported, {"type id 43", "not a known type"});
     refused(typed(0xffffffffu), Code::unsupported, {"type id 4294967295", "not a known type"});
@@ -474,6 +484,7 @@ TEST_CASE("shards that belong together become one model") {
     CHECK(joined({GgufWriter().finish()}).ok());  // an ordinary file is a model of one shard
     CHECK(joined({shard(0, 1, 1, "a")}).ok());
     CHECK(joined({shard(0, 0, 1, "a")}).ok());  // merged from shards
+    CHECK(joined({shard(0, 2, 2, "a"), shard(1, 2, 2, "b", "qwen35")}).ok());
 }
 
 TEST_CASE("shards that do not belong together are refused") {
@@ -500,6 +511,18 @@ TEST_CASE("shards that do not belong together are refused") {
     refused(joined({shard(0, 2, 2, "a", "qwen35"), shard(1, 2, 2, "b", "step35")}).status(), Code::bad_file,
             {"shard 2 is of", "'step35'", "shard 1 of 'qwen35'"});
     refused(joined({shard(0, 2, 2, "a"), GgufWriter().finish()}).status(), Code::bad_file, {"shard 2"});
+}
+
+TEST_CASE("what is gathered has no two keys or tensors of one name") {
+    Meta a, b;
+    a.key = "a";
+    b.key = "b";
+    Tensor s, t;
+    s.name = "s";
+    t.name = "t";
+    CHECK(Gguf::gather({a, b}, {s, t}, 1).value().tensors().size() == 2);
+    refused(Gguf::gather({a, b, a}, {s, t}, 1).status(), Code::bad_file, {"metadata key 'a' appears more than once"});
+    refused(Gguf::gather({a, b}, {t, s, t}, 1).status(), Code::bad_file, {"tensor 't' appears more than once"});
 }
 
 TEST_CASE("a vocabulary of 250,000 tokens is read without copying the strings") {

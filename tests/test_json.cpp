@@ -35,6 +35,20 @@ TEST_CASE("JSON is written as Python's json.dumps writes it") {
     CHECK(again("\"caf\\u00e9 \\ud83d\\ude00 / \\/ \x7f\"") == "\"caf\xC3\xA9 \xF0\x9F\x98\x80 / / \x7f\"");
     CHECK(again("\"\\u0000\\u001f\\n\\t\\\"\\\\\\b\\f\\r\"") == "\"\\u0000\\u001f\\n\\t\\\"\\\\\\b\\f\\r\"");
     CHECK(again("\"\\ud800x\"") == "\"\xEF\xBF\xBDx\"");
+    CHECK(again("\t[1,\t2\r]\r\n") == "[1, 2]");
+    // Half of a pair is U+FFFD, and what follows it stays.
+    const char* pairs[][2] = {{"\\uDBFF\\uDFFF", "\xF4\x8F\xBF\xBF"},
+                              {"\\uD800\\u0041",
+                               "\xEF\xBF\xBD"
+                               "A"},
+                              {"\\uDC00", "\xEF\xBF\xBD"},
+                              {"\\uD800\\uD800\\uDC00", "\xEF\xBF\xBD\xF0\x90\x80\x80"},
+                              {"\\uD800\\uDBFF", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+                              {"\\uD800\\uE000", "\xEF\xBF\xBD\xEE\x80\x80"},
+                              {"\\uE000\\uDC00", "\xEE\x80\x80\xEF\xBF\xBD"},
+                              {"\\uD7FF\\uDC00", "\xED\x9F\xBF\xEF\xBF\xBD"}};
+    for (const auto& p : pairs)
+        CHECK_MESSAGE(again("\"" + std::string(p[0]) + "\"") == "\"" + std::string(p[1]) + "\"", p[0]);
 }
 
 TEST_CASE("numbers keep their digits and are formatted as in Python") {
@@ -128,6 +142,8 @@ TEST_CASE("invalid JSON is rejected with its position") {
     CHECK(error("[1,\n  x]") == "JSON: expected a value, found 'x' at line 2, column 3 (byte 6)");
     CHECK(error("{\"\xC3\xA9\" 1}") == "JSON: expected ':', found '1' at line 1, column 6 (byte 6)");
     CHECK(error("") == "JSON: expected a value, found the end at line 1, column 1 (byte 0)");
+    CHECK(error("-") == "JSON: expected a digit, found the end at line 1, column 2 (byte 1)");
+    CHECK(error("{\"a\":1 \"b\":2}") == "JSON: expected ',' or '}', found '\"' at line 1, column 8 (byte 7)");
     for (const char* bad :
          {"[1,]",  "{\"a\":1,}", "{a:1}",           "01",    "1.", "1e", "-",      "+1",     ".5",  "nul",      "truex",
           "\"abc", "\"\\x\"",    "\"\\u12g4\"",     "[1 2]", "[",  "{",  "{\"a\"", "\"\n\"", "NaN", "Infinity", "'a'",

@@ -523,6 +523,7 @@ TEST_CASE("a stop string and its possible beginnings are never returned") {
         {"aaab", {"aab"}, "a", true},
         {"abcd", {"bc", "abcd"}, "a", true},
         {"abcx", {"abcd"}, "abcx", false},
+        {"xbcd", {"abcd"}, "xbcd", false},
         {"xabc", {"abc", "bc"}, "x", true},
         {"text", {"", "\n\n"}, "text", false},
         {"\n\n", {"\n\n"}, "", true},

@@ -170,6 +170,18 @@ TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
     v = Small();
     v.add("<0x-1>", 6);
     CHECK(refusal(v, Code::bad_file).find("expected the form <0xAB>") != std::string::npos);
+    for (const char* bad : {"<0xE>", "<0xE9>>", "[0xE9>", "<0xE9]", "<0xG9>", "<0x9G>", "<0xe9>"}) {
+        v = Small();
+        v.add(bad, 6);
+        CHECK(refusal(v, Code::bad_file).find("expected the form <0xAB>") != std::string::npos);
+    }
+    v = Small();
+    for (size_t i = 0; i < 5; ++i) v.add(std::string(size_t{1} << 20, static_cast<char>('a' + i)), 4);
+    CHECK(refusal(v, Code::bad_file).find("the special tokens hold 5242930 bytes, at most 4194304") !=
+          std::string::npos);
+    v = Small();
+    v.tokens.clear();
+    CHECK(refusal(v, Code::bad_file).find("the vocabulary has 0 tokens, expected 1..4194304") != std::string::npos);
     for (const char* bad : {"ab", "a ", ""}) {
         v = Small();
         v.merges.push_back(bad);
@@ -180,11 +192,15 @@ TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
     CHECK(load(v).n_merge_skipped() == 1);
     v.add("<0xE9>", 6);
     CHECK(load(v).piece_bytes(271) == "\xE9");
+    v.add("<0x0A>", 6);
+    v.add("<0xA0>", 6);
+    CHECK(load(v).piece_bytes(272) == "\n");
+    CHECK(load(v).piece_bytes(273) == "\xA0");
 }
 
 TEST_CASE("missing tokenizer keys and keys of another type are rejected") {
     const Small v;
-    for (int damage = 0; damage < 6; ++damage) {
+    for (int damage = 0; damage < 8; ++damage) {
         test::GgufWriter w;
         w.add("general.architecture", "none");
         if (damage != 0) w.add("tokenizer.ggml.model", "gpt2");
@@ -195,7 +211,9 @@ TEST_CASE("missing tokenizer keys and keys of another type are rejected") {
             w.add("tokenizer.ggml.tokens", v.tokens);
         if (damage == 3)
             w.add("tokenizer.ggml.token_type", v.tokens);
-        else
+        else if (damage == 6)
+            w.add("tokenizer.ggml.token_type", uint32_t{1});
+        else if (damage != 7)
             w.add("tokenizer.ggml.token_type", v.types);
         if (damage == 4)
             w.add("tokenizer.ggml.merges", "a b");
