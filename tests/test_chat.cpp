@@ -79,6 +79,10 @@ TEST_CASE("the prompt starts with the system message; only unsloth's template dr
     CHECK(render_messages(empty, ChatStyle::qwen35) == "<|im_start|>system\n<|im_end|>\n" + user + kGenerate);
     CHECK(render_messages(empty, ChatStyle::qwen36) == "<|im_start|>system\n<|im_end|>\n" + user + kGenerate);
     CHECK(render_messages(empty, ChatStyle::qwen36_unsloth) == user + kGenerate);
+    const std::string parts = R"([{"role": "system", "content": [{"type": "text", "text": " A"}, {"text": "B "}]},
+        {"role": "user", "content": "Hi"}])";
+    for (const ChatStyle style : kQwen)
+        CHECK(render_messages(parts, style) == "<|im_start|>system\nAB<|im_end|>\n" + user + kGenerate);
     const std::string two =
         R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user",
          "content": "Hi"},
@@ -184,6 +188,8 @@ TEST_CASE("images and videos become placeholder tokens, numbered on request") {
         CHECK(render_messages(m, style, R"(, "add_vision_id": true)") ==
               "<|im_start|>user\na Picture 1: " + i + "Picture 2: " + i +
                   "b<|im_end|>\n<|im_start|>user\nVideo 1: " + v + "Picture 3: " + i + "<|im_end|>\n" + kGenerate);
+        CHECK(render_messages(R"([{"role": "user", "content": [{"video": "x"}]}])", style) ==
+              "<|im_start|>user\n" + v + "<|im_end|>\n" + kGenerate);
     }
 }
 
@@ -263,6 +269,10 @@ TEST_CASE("a malformed request is an error with the JSON path") {
         {R"({"messages": [{"role": "user", "content": [{"text": 1}]}]})", "messages[0].content[0].text is a number"},
         {R"({"messages": [{"role": "assistant", "tool_calls": {}}]})",
          "messages[0].tool_calls is an object, expected a list"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": [1]}]})",
+         "messages[0].tool_calls[0] is a number, expected an object"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]})",
+         "messages[0].tool_calls[0].function is a string, expected an object"},
         {R"({"messages": [{"role": "assistant", "tool_calls": [{}]}]})", "messages[0].tool_calls[0] has no name"},
         {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": []}]}]})",
          "arguments is an array, expected an object or a string"},
@@ -270,6 +280,8 @@ TEST_CASE("a malformed request is an error with the JSON path") {
          "is a string that holds no JSON object: JSON: expected"},
         {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "\"{}\""}]}]})",
          "is a string that holds a string"},
+        {R"({"messages": [], "tools": {}})", "tools is an object, expected a list"},
+        {R"({"messages": [], "chat_template_kwargs": []})", "chat_template_kwargs is an array, expected an object"},
         {R"({"messages": [], "tools": [[]]})", "tools[0] is an array, expected an object"},
         {R"({"messages": [], "enable_thinking": "false"})", "enable_thinking is a string, expected true or false"},
         {R"({"messages": [], "chat_template_kwargs": {"preserve_thinking": 1}})",
@@ -285,6 +297,8 @@ TEST_CASE("a malformed request is an error with the JSON path") {
     r.messages[0].role = "user";
     r.tools = {"{"};
     CHECK(auspex::render_chat(r, ChatStyle::qwen36).status().text.find("tools[0]: JSON") == 0);
+    r.tools = {"{}", "[]"};
+    CHECK(auspex::render_chat(r, ChatStyle::qwen36).status().text == "tools[1] is an array, expected an object");
     r.tools.clear();
     r.messages.resize(2);
     r.messages[1].role = "assistant";
@@ -382,6 +396,8 @@ TEST_CASE("ChatML prints messages unchanged and rejects what it cannot express")
     CHECK(render_messages(m, ChatStyle::chatml) == turns + "<|im_start|>assistant\n");
     CHECK(render_messages(m, ChatStyle::chatml_no_think) == turns + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
     CHECK(render_messages(m, ChatStyle::chatml, R"(, "add_generation_prompt": false)") == turns);
+    CHECK(render_messages(R"([{"role": "user", "content": [{"text": " a"}, {"text": "b "}]}])", ChatStyle::chatml) ==
+          "<|im_start|>user\n ab <|im_end|>\n<|im_start|>assistant\n");
     CHECK(render_messages("[]", ChatStyle::chatml).find("No messages") != std::string::npos);
     CHECK(render_messages(m, ChatStyle::chatml, R"(, "tools": [{}])").find("cannot show tools") != std::string::npos);
     CHECK(render_messages(R"([{"role": "assistant", "tool_calls": [{"name": "f"}]}])", ChatStyle::chatml)
@@ -435,6 +451,9 @@ TEST_CASE("templates are recognised, and others are run") {
     CHECK(note.empty());
     CHECK(render_messages(kUserHi, auspex::recognise_template(odd, nullptr)) ==
           "<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\nSure: ");
+    CHECK(auspex::recognise_template(plain + "{{ '' }}", &note).style == ChatStyle::jinja);
+    CHECK(auspex::detail::template_fingerprint("a\r\nb\r\n") == auspex::detail::template_fingerprint("a\nb"));
+    CHECK(auspex::detail::template_fingerprint("a\nb") != auspex::detail::template_fingerprint("ab"));
     CHECK(auspex::recognise_template(" \n", &note).style == ChatStyle::chatml);
     CHECK(note.find("no chat template") != std::string::npos);
     CHECK(auspex::recognise_template("", nullptr).style == ChatStyle::chatml);
@@ -564,15 +583,6 @@ TEST_CASE("an argument is a string wherever its schema allows nothing else") {
     }
 }
 
-TEST_CASE("a string that its schema does not declare by type is passed on as it arrives") {
-    auspex::ReplyStream stream(
-        false, {R"({"name": "f", "parameters": {"properties": {"p": {"allOf": [{"type": "string"}]}}}})"});
-    const auto events = stream.push("<tool_call>\n<function=f>\n<parameter=p>\nsome").value();
-    REQUIRE(!events.empty());
-    CHECK(events.back().kind == auspex::ReplyEvent::Kind::call_arguments);
-    CHECK(events.back().text.find("some") != std::string::npos);
-}
-
 TEST_CASE("a rendered call parses to the same call") {
     ChatRequest r;
     REQUIRE(ChatRequest::from_json(
@@ -590,23 +600,6 @@ TEST_CASE("a rendered call parses to the same call") {
     CHECK(reply.content == "c");
     REQUIRE(reply.tool_calls.size() == 1);
     CHECK(call_text(reply.tool_calls[0]) == call_text(r.messages[1].tool_calls[0]));
-}
-
-TEST_CASE("parsing a reply takes linear time on adversarial text") {
-    // Quadratic work on these would take minutes.
-    const std::vector<std::string> tools = {"{\"name\": \"f\"}"};
-    for (const char* part :
-         {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>",
-          "<function=f></function>", "<tool_call>{", "<tool_call><function=f><parameter=a></parameter>", "</parameter>",
-          "<tool_call> ", "<think>", "</think>", "<tool_call>{\"", "<tool_call>{\"\\\"", "<tool_call>{\"\"\"\\",
-          "see <tool_call>\n<function=f>\n<parameter=a>\n", "see <function=f>\n<parameter=a>\n",
-          "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>",
-          "<tool_call>\n<function=f>\n<parameter=a>\n</param"}) {
-        std::string text;
-        while (text.size() < 400000) text += part;
-        const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools).value();
-        CHECK(reply.thinking.size() + reply.content.size() + reply.tool_calls.size() > 0);
-    }
 }
 
 TEST_CASE("the published conversations render exactly") {

@@ -165,6 +165,13 @@ TEST_CASE("a reply cut anywhere says what it says whole") {
     }
 }
 
+TEST_CASE("white space between two calls is no text") {
+    const std::string text =
+        "one <tool_call>{\"name\": \"a\"}</tool_call> \n <tool_call>{\"name\": \"b\"}</tool_call> two";
+    CHECK(line(auspex::parse_reply(text, false, kTools).value()) == "[]one  two|a()|b()");
+    check_cuts(text, false);
+}
+
 TEST_CASE("an argument may quote calls within its lines") {
     const std::string head = "<tool_call>\n<function=f>\n<parameter=s>\n",
                       tail = "\n</parameter>\n</function>\n</tool_call>";
@@ -206,6 +213,38 @@ TEST_CASE("a malformed call cut anywhere becomes text and does not affect others
         check_cuts(bad + good, false);
         check_cuts(good + bad, true);
     }
+    // A call that ends inside a string, and one without a name.
+    const std::string open = "<tool_call>{\"name\": \"a\n<tool_call>{\"name\": \"b\", \"arguments\": {}}</tool_call>",
+                      unnamed = "<tool_call><function=\n</function></tool_call>";
+    CHECK(line(auspex::parse_reply(open, false, kTools).value()) == "[]<tool_call>{\"name\": \"a|b()");
+    CHECK(line(events_of({unnamed}, false, "[]" + unnamed)) == "text<" + unnamed + ">");
+    check_cuts(open, false);
+    check_cuts(unnamed, false);
+}
+
+TEST_CASE("an argument has the type that its own tool declares") {
+    const auto typed = [](const std::string& tool, const std::string& schema) {
+        return line(auspex::parse_reply("<tool_call><function=" + tool + "><parameter=x>5</parameter></function>",
+                                        false,
+                                        {R"({"name": "a", "parameters": {"properties": {"x": {"type": "string"}}}})",
+                                         R"({"name": "b", "parameters": {"$defs": {"S": {"type": "string"},
+                                             "a~1b": {"type": "string"}, "%53": {"type": "string"}},
+                                             "properties": {"x": )" +
+                                             schema + "}}}"})
+                        .value());
+    };
+    CHECK(typed("a", R"({"type": "integer"})") == "[]|a(x=5;)");
+    CHECK(typed("b", R"({"type": "integer"})") == "[]|b(x:5;)");
+    CHECK(typed("b", R"({"$ref": "#/$defs/S"})") == "[]|b(x=5;)");
+    // References to other documents, and those with escapes, say nothing.
+    for (const char* ref : {"d/$defs/S", "#/$defs/a~1b", "#/$defs/%53"})
+        CHECK_MESSAGE(typed("b", "{\"$ref\": \"" + std::string(ref) + "\"}") == "[]|b(x:5;)", ref);
+    // So does a list of more than 20 000 values.
+    std::string values = "\"v\"";
+    for (int i = 0; i < 19000; ++i) values += ", \"v\"";
+    CHECK(typed("b", "{\"enum\": [" + values + "]}") == "[]|b(x=5;)");
+    for (int i = 0; i < 1000; ++i) values += ", \"v\"";
+    CHECK(typed("b", "{\"enum\": [" + values + "]}") == "[]|b(x:5;)");
 }
 
 TEST_CASE("a call cut in a closing tag tells nothing of the tag") {
@@ -268,6 +307,15 @@ TEST_CASE("text, thinking and string arguments are passed on before they end") {
     CHECK(line(s.reply()) == "[I think so.]Well, I ask: <tool_call>\n<function=g>\noops|f(s=one \"two\nthree;i:12;)");
 }
 
+TEST_CASE("a string that its schema does not declare by type is passed on as it arrives") {
+    auspex::ReplyStream stream(
+        false, {R"({"name": "f", "parameters": {"properties": {"p": {"allOf": [{"type": "string"}]}}}})"});
+    const auto events = stream.push("<tool_call>\n<function=f>\n<parameter=p>\nsome").value();
+    REQUIRE(!events.empty());
+    CHECK(events.back().kind == auspex::ReplyEvent::Kind::call_arguments);
+    CHECK(events.back().text.find("some") != std::string::npos);
+}
+
 TEST_CASE("a string argument that may be null is passed on once it cannot be") {
     const auto pushed = [](ReplyStream& s, std::string_view text) { return line(s.push(text).value()); };
     ReplyStream s(false, kTools);
@@ -309,6 +357,23 @@ TEST_CASE("a stream that is empty or finished refuses text") {
     CHECK(s.push("y").status().code == Code::bad_argument);
     ReplyStream moved(std::move(s));
     CHECK(line(moved.reply()) == "[]x ");
+}
+
+TEST_CASE("parsing a reply takes linear time on adversarial text") {
+    // Quadratic work on these would take minutes.
+    const std::vector<std::string> tools = {"{\"name\": \"f\"}"};
+    for (const char* part :
+         {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>",
+          "<function=f></function>", "<tool_call>{", "<tool_call><function=f><parameter=a></parameter>", "</parameter>",
+          "<tool_call> ", "<think>", "</think>", "<tool_call>{\"", "<tool_call>{\"\\\"", "<tool_call>{\"\"\"\\",
+          "see <tool_call>\n<function=f>\n<parameter=a>\n", "see <function=f>\n<parameter=a>\n",
+          "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>",
+          "<tool_call>\n<function=f>\n<parameter=a>\n</param"}) {
+        std::string text;
+        while (text.size() < 400000) text += part;
+        const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools).value();
+        CHECK(reply.thinking.size() + reply.content.size() + reply.tool_calls.size() > 0);
+    }
 }
 
 TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") {
