@@ -297,6 +297,30 @@ TEST_CASE("errors of a template name the line and what was expected") {
         {"{# a", "bad_argument: the chat template, line 1: the comment has no end, expected #}"},
         {"{{ a b }}", "bad_argument: the chat template, line 1: expected }}, found 'b'"},
         {"{{ }}", "bad_argument: the chat template, line 1: expected a value, found }}"},
+        {"{{ '%d' % s }}", "bad_argument: the chat template, line 1: %d of a string, expected a number"},
+        {"{{ '%x' % x }}", "bad_argument: the chat template, line 1: %x of a number, expected an integer"},
+        {"{{ 1e19 | int }}", "bad_argument: the chat template, line 1: an integer is too large"},
+        {"{{ 4000000000000000000 - -4000000000000000000 }}",
+         "bad_argument: the chat template, line 1: an integer is too large"},
+        {"{% macro f() %}{{ n }}{% endmacro %}{{ f(1) }}",
+         "bad_argument: the chat template, line 1: the macro 'f' was given 1 arguments, it takes 0"},
+        {"{% set a, m.b = 1, 2 %}", "bad_argument: the chat template, line 1: expected =, found '.'"},
+        {"{{ s | round }}",
+         "bad_argument: the chat template, line 1: round: expected a number, 0 to 15 digits, and a method that Jinja "
+         "knows"},
+        {"{{ x | round(-1) }}",
+         "bad_argument: the chat template, line 1: round: expected a number, 0 to 15 digits, and a method that Jinja "
+         "knows"},
+        {"{{ x | round(16) }}",
+         "bad_argument: the chat template, line 1: round: expected a number, 0 to 15 digits, and a method that Jinja "
+         "knows"},
+        {"{{ x | round(0, 'up') }}",
+         "bad_argument: the chat template, line 1: round: expected a number, 0 to 15 digits, and a method that Jinja "
+         "knows"},
+        {"{{ 4000000000000000000 + 4000000000000000000 }}",
+         "bad_argument: the chat template, line 1: an integer is too large"},
+        {"{{ n +}}", "bad_argument: the chat template, line 1: expected a value, found }}"},
+        {"{% raw x %}{% endraw %}", "unsupported: the chat template, line 1: {% 'raw' %} is not supported here"},
         {"{{ ? }}", "bad_argument: the chat template, line 1: unexpected character '?'"},
     };
     for (const auto& row : kCases) {
@@ -463,6 +487,14 @@ TEST_CASE("a prompt says whether the template has closed the thinking") {
     CHECK(closes("{{ '</think>' }}"));
     CHECK_FALSE(closes("</think>So: {{ '' }}"));
     CHECK_FALSE(closes("{{ messages[0].content }}"));
+}
+
+TEST_CASE("a template prints the model's own tokens for the ends of a text") {
+    std::string note;
+    const ChatTemplate found = auspex::detail::recognise(
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}", {"<s>", "</s>"}, &note);
+    REQUIRE(found.style == ChatStyle::jinja);
+    CHECK(prompt_of(R"({"messages": [{"role": "user", "content": "a"}]})", found).text() == "<s>a</s>");
 }
 
 TEST_CASE("a template that goes through tools without asking for them runs") {
