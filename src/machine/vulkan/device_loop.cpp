@@ -255,6 +255,10 @@ Status VulkanContext::prepare(uint32_t max_drafts) {
         }
     for (uint32_t n = 1; block && n <= kAcceptanceProbeRows; ++n)
         AUSPEX_TRY(prepare_list(0, key_of(RecordingKey::Kind::guess, n)));
+    RecordingKey apply;  // between steps of the loop and of the host
+    apply.kind = RecordingKey::Kind::apply;
+    apply.n = 1;
+    AUSPEX_TRY(prepare_list(0, apply));
     prepared_modes_ |= 1u << mode_.bits();
     return {};
 }
