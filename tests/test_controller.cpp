@@ -102,45 +102,6 @@ TEST_CASE("a cycle of unknown time updates acceptance alone, and its depth is me
     CHECK(r.depth > 2);
 }
 
-/// What a process leaves to the next one in a file.
-static void save_and_load(CycleCost* costs) {
-    std::vector<std::byte> bytes;
-    costs->save(&bytes);
-    *costs = CycleCost();
-    costs->enter(100);
-    REQUIRE(costs->load(bytes).ok());
-}
-
-TEST_CASE("costs that one run leaves to the next do not drift while only plain steps are measured") {
-    CycleCost costs;
-    costs.enter(100);
-    for (int i = 0; i < 30; ++i) costs.observe(0, 1e-3), costs.observe(1, 1.6e-3), costs.observe(3, 2.4e-3);
-    for (int i_run = 0; i_run < 20; ++i_run) {
-        save_and_load(&costs);
-        for (int i = 0; i < 100; ++i) costs.observe(0, 1e-3 * (1 + std::exp(-i / 4.0)));  // a process starts slowly
-        costs.observe(3, i_run % 2 ? 5e-3 : 3.6e-3);                                      // it was not run for long
-        costs.observe(0, 1e-3);
-        CAPTURE(i_run);
-        CHECK(costs.seconds(1) / costs.seconds(0) == doctest::Approx(1.6).epsilon(0.08));
-    }
-}
-
-TEST_CASE("a plain step takes no longer than a cycle with drafts, whatever costs an earlier run left") {
-    for (const int n_cycle : {2, 20, 100}) {
-        CAPTURE(n_cycle);
-        CycleCost costs;
-        costs.enter(100);
-        for (int i = 0; i < 2; ++i) costs.observe(0, 57e-3);  // the machine was busy
-        for (int i = 0; i < 3; ++i) costs.observe(1, 10e-3);
-        for (int i_run = 0; i_run < 20; ++i_run) {
-            save_and_load(&costs);
-            for (int i = 0; i < n_cycle; ++i) costs.observe(i > 0, i > 0 ? 10e-3 : 6e-3);
-            CHECK(costs.knows(0));
-            CHECK(costs.seconds(0) <= costs.seconds(1) * 1.0001);
-        }
-    }
-}
-
 TEST_CASE("the virtual clock is exact and repeatable") {
     const auto workload = virtual_clock::workloads()[0];
     Controller a, b;
@@ -197,15 +158,19 @@ TEST_CASE("a new text begins near the usual level, the nearer the more is known 
     CHECK(text.level() > 0.8);
 }
 
-TEST_CASE("unmeasured depths are extrapolated from drafting depths only") {
-    CycleCost cost;
-    cost.enter(100);
-    CHECK(cost.seconds(3) == 0);
-    cost.observe(0, 1.0);
-    cost.observe(1, 2.0);
-    cost.observe(2, 2.5);
-    CHECK(cost.seconds(4) == doctest::Approx(3.5));  // with g = 0 on the line it would be 4.3
-    CHECK(cost.seconds(0) == doctest::Approx(1.0));
+TEST_CASE("before its first outcome a text is expected to accept what the prior says") {
+    Acceptance text;
+    double tokens[kMaxDepth + 1];
+    text.expected(kMaxDepth, tokens);
+    CHECK(tokens[0] == 1);
+    CHECK(tokens[1] == doctest::Approx(1.5729166666666667));
+    CHECK(tokens[2] == doctest::Approx(1.9933249270833333));
+    CHECK(tokens[3] == doctest::Approx(2.327968527819043));
+    for (uint32_t g = 1; g <= kMaxDepth; ++g) CHECK((tokens[g] > tokens[g - 1] && tokens[g] < g + 1));
+    const double relative[] = {1, 1.5, 1.8, 2};
+    double usual = 0;
+    CHECK(text.saving(3, relative, &usual) == doctest::Approx(0.17931651076910718));
+    CHECK(usual == doctest::Approx(0.17931651076910718));
 }
 
 TEST_CASE("in a long text the costs of depths that it does not run stay, and a better one gets them") {
@@ -240,72 +205,6 @@ TEST_CASE("in a long text the costs of depths that it does not run stay, and a b
         CHECK(r.relative_cost[g] == doctest::Approx(1 + 0.18 * g).epsilon(0.25));
     }
     CHECK(go_on(5000, 0.95) > 4000);  // six are
-}
-
-TEST_CASE("one slow cycle counts in part, a lasting change in full and for all depths") {
-    CycleCost cost;
-    cost.enter(100);
-    for (int i = 0; i < 20; ++i)
-        for (const uint32_t g : {0u, 1u, 2u}) cost.observe(g, 1 + g * 0.5);
-    cost.observe(2, 10);
-    CHECK(cost.seconds(2) < 2.1);
-    for (int i = 0; i < 20; ++i) cost.observe(2, 2 * 1.6);
-    CHECK(cost.seconds(2) == doctest::Approx(3.2).epsilon(0.03));
-    CHECK(cost.seconds(0) == doctest::Approx(1.6).epsilon(0.05));  // not measured since, but the clock is shared
-}
-
-TEST_CASE("the next cycle at another depth tells a slower machine from a slower depth") {
-    CycleCost cost;
-    cost.enter(100);
-    for (int i = 0; i < 20; ++i)
-        for (const uint32_t g : {0u, 1u, 2u}) cost.observe(g, 1 + g * 0.5);
-    CHECK(cost.surprised() > 2);
-    for (int i = 0; i < 3; ++i) {  // plain steps alone cost twice as much
-        cost.observe(0, 2);
-        CHECK(cost.surprised() == (i < 2 ? 0u : UINT32_MAX));
-    }
-    cost.observe(1, 1.5);
-    CHECK(cost.seconds(0) == doctest::Approx(2).epsilon(0.05));
-    CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.05));
-    CHECK(cost.seconds(2) == doctest::Approx(2).epsilon(0.05));
-    for (int i = 0; i < 3; ++i) cost.observe(0, 1);  // that had been a load, and has gone
-    cost.observe(1, 1.5);
-    CHECK(cost.seconds(0) == doctest::Approx(1).epsilon(0.05));
-    CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.05));
-    for (int i = 0; i < 3; ++i) cost.observe(1, 4.5);  // everything takes three times as long
-    cost.observe(0, 3);
-    CHECK(cost.seconds(0) == doctest::Approx(3).epsilon(0.05));
-    CHECK(cost.seconds(2) == doctest::Approx(6).epsilon(0.06));
-}
-
-TEST_CASE("where one depth becomes cheaper, a deeper one is not kept out by its old cost") {
-    const auto dear = [](uint32_t g) { return g == 0 ? 1 : 2 + 0.75 * (g - 1); };
-    CycleCost cost;
-    cost.enter(100);
-    for (int i = 0; i < 20; ++i)
-        for (const uint32_t g : {0u, 1u, 2u, 6u}) cost.observe(g, dear(g));
-    for (int i = 0; i < 3; ++i) cost.observe(2, 1.35);  // 2.75 before
-    cost.observe(0, 1);                                 // plain steps take what they took
-    CHECK(cost.seconds(2) == doctest::Approx(1.35).epsilon(0.05));
-    CHECK(cost.seconds(6) < 3);  // 5.75 before
-    CHECK(cost.seconds(1) < 1.6);
-    for (int i = 0; i < 4; ++i) cost.observe(6, dear(6));
-    CHECK(cost.seconds(6) == doctest::Approx(5.75).epsilon(0.05));  // measured: it is as dear as it was
-}
-
-TEST_CASE("costs are kept for each octave of context, and a new octave starts from its neighbour") {
-    CHECK(CycleCost::bucket_of(0) == CycleCost::bucket_of(2047));
-    CHECK(CycleCost::bucket_of(2048) == 1);
-    CHECK(CycleCost::bucket_of(UINT32_MAX) == CycleCost::kBucket - 1);
-    CycleCost cost;
-    cost.enter(1000);
-    for (int i = 0; i < 5; ++i) cost.observe(0, 1.0), cost.observe(1, 1.5);
-    cost.enter(5000);
-    CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.01));
-    for (int i = 0; i < 60; ++i) cost.observe(0, 2.0), cost.observe(1, 4.0);
-    CHECK(cost.seconds(1) == doctest::Approx(4.0).epsilon(0.05));
-    cost.enter(1000);
-    CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.01));
 }
 
 TEST_CASE("drafts that are always right get the maximum depth; unprofitable ones stop within 32 tokens") {
@@ -517,6 +416,50 @@ TEST_CASE("the gain over plain steps is reported once one was measured, for the 
     c.clear_report();
     cycle(2, 2, 1.5);
     CHECK(c.report().baseline_seconds == doctest::Approx(3));
+}
+
+TEST_CASE("the report counts drafts up to the first wrong one, by depth, and no token from before it was cleared") {
+    Controller c;
+    DraftSeen seen;
+    seen.context = 100;
+    c.observe(seen), c.observe(seen);  // of unknown time
+    c.clear_report();
+    seen.seconds = 1;
+    c.observe(seen);
+    CHECK(c.report().baseline_seconds == doctest::Approx(1));
+    seen.depth = 3, seen.accepted = 1;
+    c.observe(seen);
+    seen.depth = 2, seen.accepted = 2;
+    c.observe(seen);
+    const DraftReport r = c.report();
+    const uint64_t evaluated[] = {0, 2, 2, 0}, accepted[] = {0, 2, 1, 0}, cycles[] = {1, 0, 1, 1},
+                   tokens[] = {1, 0, 3, 2};
+    for (uint32_t g = 0; g <= 3; ++g) {
+        CAPTURE(g);
+        CHECK(r.evaluated[g] == evaluated[g]);
+        CHECK(r.accepted[g] == accepted[g]);
+        CHECK(r.cycles[g] == cycles[g]);
+        CHECK(r.tokens[g] == tokens[g]);
+    }
+    CHECK(r.n_cycle == 3);
+    CHECK(r.n_token == 6);
+    CHECK(r.seconds == doctest::Approx(3));
+    CHECK(r.baseline_seconds == doctest::Approx(6));
+}
+
+TEST_CASE("what on_cycle is told of a decision is what the report says of its depth") {
+    Costs m;
+    m.first = 1.2, m.slope = 0.1;
+    Controller c;
+    const uint32_t g = run(c, m, 200, 8);
+    REQUIRE(g > 0);
+    DraftCycle cycle;
+    c.explain(&cycle);
+    const DraftReport r = c.report();
+    CHECK(cycle.acceptance == doctest::Approx(r.acceptance[1]));
+    CHECK(cycle.expected_tokens == doctest::Approx(r.expected_tokens[g]));
+    CHECK(cycle.relative_cost == doctest::Approx(r.relative_cost[g]));
+    CHECK(cycle.break_even_ratio == doctest::Approx(r.break_even_ratio[g]));
 }
 
 TEST_CASE("two depths of equal value do not alternate") {

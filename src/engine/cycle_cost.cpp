@@ -59,7 +59,6 @@ uint32_t CycleCost::bucket_of(uint32_t context) {
 void CycleCost::enter(uint32_t context) {
     using namespace cycle_cost_impl;
     const uint32_t b = bucket_of(context);
-    if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
     if (b == current_) return;
     const auto known = [&](uint32_t i) {
         for (const Ratio& r : bucket_[i].ratio)

@@ -2,7 +2,7 @@
 //
 // Owns    the filter over costs, and its form as bytes. Arithmetic alone: no clock, no device.
 // Thread  belongs to one Controller.
-// Test    tests/test_controller.cpp.
+// Test    tests/test_cycle_cost.cpp.
 //
 // log T(g) = speed + ratio(g), both in log seconds, kept for each octave of context length. What changes for all depths
 // (clock, load, context) moves `speed` after one cycle at any depth; what changes for one depth moves its ratio. A
