@@ -2,6 +2,8 @@
 // were.
 #include "allocations.h"
 #include "session_file_rig.h"
+
+#include <algorithm>
 #if defined(__unix__)
 #include <csignal>
 #include <sys/resource.h>
@@ -48,29 +50,56 @@ struct Damage {
         if (history(victim) == own) return;
         REQUIRE(victim.sync(own).ok());
     }
-    /// A copy in which some words of one part, or of the index, are others, with checksums that fit.
-    void forge(PartKind kind, size_t word, uint64_t value, bool index) {
+    struct Part {
+        LogPart entry;
+        Bytes payload;
+    };
+    std::vector<Part> read_parts() const {
+        LogReader from;
+        REQUIRE(from.open(path.c_str()).ok());
+        std::vector<Part> all;
+        for (const LogPart& p : from.parts()) {
+            all.push_back({p, Bytes(p.bytes)});
+            PartReader reader(from, p);
+            REQUIRE(reader.read(all.back().payload.data(), p.bytes).ok());
+        }
+        return all;
+    }
+    /// A copy of these parts, with checksums that fit.
+    template <class F>
+    void write_copy(const std::vector<Part>& all, F change_index) const {
         LogReader from;
         REQUIRE(from.open(path.c_str()).ok());
         LogWriter to;
         REQUIRE(to.create(copy.c_str(), from.identity()).ok());
-        std::vector<LogPart> all = from.parts();
-        bool done = false;
-        for (LogPart& p : all) {
-            Bytes payload(p.bytes);
-            PartReader reader(from, p);
-            REQUIRE(reader.read(payload.data(), payload.size()).ok());
-            const bool mine = !done && p.kind == static_cast<uint32_t>(kind);
-            if (mine && !index) std::memcpy(payload.data() + word * 8, &value, 8);
-            REQUIRE(to.begin_part(p).ok());
-            REQUIRE(to.write(payload.data(), payload.size()).ok());
-            REQUIRE(to.end_part(&p).ok());
-            if (mine && index) std::memcpy(reinterpret_cast<char*>(&p) + word * 8, &value, 8);
-            done = done || mine;
+        std::vector<LogPart> index;
+        for (const Part& p : all) {
+            index.push_back(p.entry);
+            index.back().bytes = p.payload.size();
+            REQUIRE(to.begin_part(index.back()).ok());
+            REQUIRE(to.write(p.payload.data(), p.payload.size()).ok());
+            REQUIRE(to.end_part(&index.back()).ok());
         }
-        REQUIRE(done);
+        change_index(&index);
         LogMark mark;
-        REQUIRE(to.commit(all, &mark).ok());
+        REQUIRE(to.commit(index, &mark).ok());
+    }
+    static Part& part_of(std::vector<Part>& all, PartKind kind) {
+        const auto p = std::find_if(all.begin(), all.end(), [kind](const Part& part) {
+            return part.entry.kind == static_cast<uint32_t>(kind);
+        });
+        REQUIRE(p != all.end());
+        return *p;
+    }
+    /// A copy in which some words of one part, or of the index, are others, with checksums that fit.
+    void forge(PartKind kind, size_t word, uint64_t value, bool index) const {
+        std::vector<Part> all = read_parts();
+        Part& mine = part_of(all, kind);
+        if (!index) std::memcpy(mine.payload.data() + word * 8, &value, 8);
+        const auto i = static_cast<size_t>(&mine - all.data());
+        write_copy(all, [&](std::vector<LogPart>* to) {
+            if (index) std::memcpy(reinterpret_cast<char*>(to->data() + i) + word * 8, &value, 8);
+        });
     }
 };
 
@@ -185,6 +214,109 @@ TEST_CASE("absurd counts are refused and take no memory") {
     const std::string text = plain.load(d.copy.c_str()).status().message();
     CHECK_MESSAGE(text.find("block 0 of draft rows has 3 rows in ") != std::string::npos, text);
     CHECK_MESSAGE(text.find(say(" bytes, expected ", kFileRows, ". Use a copy")) != std::string::npos, text);
+}
+
+TEST_CASE("parts that contradict each other are refused with what does not agree, though every checksum fits") {
+    Damage d;
+    d.bytes.resize(static_cast<size_t>(d.first_end));
+    write_file(d.path, d.bytes);  // 300 rows, a state at row 200
+    using Parts = std::vector<Damage::Part>;
+    const auto told = [&](const auto& change) {
+        Parts all = d.read_parts();
+        change(all);
+        d.write_copy(all, [](std::vector<LogPart>*) {});
+        const Status s = d.attempt().status();
+        CHECK(s.code == Code::bad_file);
+        const std::string before = "'" + d.copy + "' contradicts itself: ",
+                          after = ". Use a copy of it if there is one, or delete it and start again.";
+        REQUIRE_MESSAGE(s.text.find(before) == 0, s.text);
+        REQUIRE_MESSAGE(s.text.rfind(after) == s.text.size() - after.size(), s.text);
+        return s.text.substr(before.size(), s.text.size() - before.size() - after.size());
+    };
+    const auto at = [](PartKind kind, const auto& change) {
+        return [kind, change](Parts& all) { change(Damage::part_of(all, kind)); };
+    };
+    const auto twice = [](PartKind kind) {
+        return [kind](Parts& all) { all.push_back(Damage::Part(Damage::part_of(all, kind))); };
+    };
+    const auto without = [](PartKind kind) {
+        return [kind](Parts& all) { all.erase(all.begin() + (&Damage::part_of(all, kind) - all.data())); };
+    };
+    const auto longer = [&](PartKind kind, int n) {
+        return at(kind, [n](Damage::Part& p) { p.payload.resize(p.payload.size() + static_cast<size_t>(n)); });
+    };
+    const auto head = [&](PartKind kind, const auto& change) {
+        return at(kind, [change](Damage::Part& p) {
+            StateHead h;
+            std::memcpy(&h, p.payload.data(), sizeof h);
+            change(h);
+            std::memcpy(p.payload.data(), &h, sizeof h);
+        });
+    };
+    const auto word = [&](PartKind kind, size_t i, uint64_t value) {
+        return at(kind, [i, value](Damage::Part& p) { std::memcpy(p.payload.data() + i * 8, &value, 8); });
+    };
+
+    CHECK(told(at(PartKind::note, [](Damage::Part& p) { p.entry.kind = 77; })) == "it has a part of kind 77");
+    CHECK(told(without(PartKind::text)) == "it has 0 texts, 1 live states and 1 notes");
+    CHECK(told(without(PartKind::live_state)) == "it has 1 texts, 0 live states and 1 notes");
+    CHECK(told(twice(PartKind::text)) == "it has 2 texts, 1 live states and 1 notes");
+    CHECK(told(twice(PartKind::live_state)) == "it has 1 texts, 2 live states and 1 notes");
+    CHECK(told(twice(PartKind::note)) == "it has 1 texts, 1 live states and 2 notes");
+    CHECK(told(at(PartKind::note, [](Damage::Part& p) { p.payload.resize(kMaxNoteBytes + 1); })) ==
+          "a note of 67108865 bytes");
+
+    CHECK(told(longer(PartKind::text, 2)) == "a text of 300 tokens, 300 rows and 288 logits in 2458 bytes");
+    CHECK(told(longer(PartKind::text, 4)) == "a text of 300 tokens, 300 rows and 288 logits in 2460 bytes");
+    CHECK(told(longer(PartKind::text, -4)) == "a text of 300 tokens, 300 rows and 288 logits in 2452 bytes");
+    CHECK(told(word(PartKind::text, 1, 301)) == "a text of 300 tokens, 300 rows and 288 logits in 2456 bytes");
+
+    CHECK(told(without(PartKind::rows)) == "1 blocks of rows for 300 rows");
+    CHECK(told(twice(PartKind::rows)) == "3 blocks of rows for 300 rows");
+    CHECK(told(without(PartKind::draft_rows)) == "1 blocks of draft rows for 300 rows");
+    CHECK(told(longer(PartKind::rows, -8)) == "block 0 of rows has 256 rows in 131064 bytes, expected 256 in 131072");
+    CHECK(told(longer(PartKind::draft_rows, 8)) ==
+          "block 0 of draft rows has 256 rows in 131080 bytes, expected 256 in 131072");
+    CHECK(told(at(PartKind::rows, [](Damage::Part& p) { p.entry.first = 1; })) ==
+          "block 0 of rows begins at row 1, expected 0");
+    CHECK(told(at(PartKind::rows, [](Damage::Part& p) { p.entry.n -= 1; })) ==
+          "block 0 of rows has 255 rows in 131072 bytes, expected 256 in 131072");
+
+    const std::string beyond = "the state at row 300 has values out of range";
+    Parts whole = d.read_parts();
+    const uint64_t n_byte = Damage::part_of(whole, PartKind::live_state).payload.size();
+    const auto has_bytes = [&](int more) {
+        return say("the state at row 300 has ", n_byte + static_cast<uint64_t>(more),
+                   " bytes, which is not what it says");
+    };
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.row = 299; })) ==
+          "a state at row 299 of 300 with 4 spans");
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.n_span = 301; })) ==
+          "a state at row 300 of 300 with 301 spans");
+    CHECK(told([&](Parts& all) {
+              Damage::part_of(all, PartKind::kept_state).entry.first = 301;
+              head(PartKind::kept_state, [](StateHead& h) { h.row = 301; })(all);
+          }) == "a state at row 301 of 300 with 3 spans");
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.first_key = 301; })) == beyond);
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.n_mtp_row = 302; })) == beyond);
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.n_hidden = 1; })) == beyond);
+    for (const uint32_t flags : {static_cast<uint32_t>(kStateKinds), 255u})
+        CHECK(told(at(PartKind::kept_state, [flags](Damage::Part& p) { p.entry.flags = flags; })) ==
+              "the state at row 200 has values out of range");
+    CHECK(told(longer(PartKind::live_state, 8)) == has_bytes(8));
+    CHECK(told(longer(PartKind::live_state, -8)) == has_bytes(-8));
+    CHECK(told(head(PartKind::live_state, [](StateHead& h) { h.trunk_bytes -= 8, h.draft_bytes += 8; })) ==
+          has_bytes(0));
+    CHECK(told(word(PartKind::live_state, sizeof(StateHead) / 8, 7)) ==
+          "the spans of the state at row 300 do not cover its rows one after the other");
+    CHECK(told([](Parts& all) {
+              Damage::Part live = Damage::part_of(all, PartKind::kept_state);
+              live.entry.kind = static_cast<uint32_t>(PartKind::live_state);
+              Damage::part_of(all, PartKind::live_state) = live;
+          }) == "the live state is not that of the last row");
+    d.write_copy(whole, [](std::vector<LogPart>*) {});  // the same parts, unchanged
+    REQUIRE(d.attempt().ok());
+    CHECK(history(d.victim) == d.early);
 }
 
 TEST_CASE("a file of other weights or other options is refused with both named") {

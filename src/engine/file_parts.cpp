@@ -76,7 +76,9 @@ Status check_rows(const FileContent& c, const std::vector<LogPart>& parts, uint6
     for (size_t i = 0; i < parts.size(); ++i) {
         const LogPart& p = parts[i];
         const uint64_t n = std::min<uint64_t>(kFileRows, n_row - i * kFileRows);
-        if (p.first != i * kFileRows || p.n != n || (row_bytes != 0 && p.bytes != n * row_bytes))
+        if (p.first != i * kFileRows)
+            return bad(c, say("block ", i, " of ", what, " begins at row ", p.first, ", expected ", i * kFileRows));
+        if (p.n != n || (row_bytes != 0 && p.bytes != n * row_bytes))
             return bad(c, say("block ", i, " of ", what, " has ", p.n, " rows in ", p.bytes, " bytes, expected ", n,
                               row_bytes == 0 ? std::string() : say(" in ", n * row_bytes)));
     }
