@@ -105,6 +105,28 @@ TEST_CASE("a log gives back its parts, also those larger than its buffer, and go
     CHECK(from.verify(true).ok());
 }
 
+TEST_CASE("commits of a log are numbered, and one whose number was passed is not appended to") {
+    Log log;
+    LogMark one, two;
+    {
+        LogWriter to;
+        REQUIRE(to.create(log.path.c_str(), {}).ok());
+        REQUIRE(to.commit(log.parts, &one).ok());
+    }
+    {
+        LogWriter to;
+        REQUIRE(to.append(log.path.c_str(), one).value());
+        REQUIRE(to.commit(log.parts, &two).ok());
+    }
+    CHECK(one.sequence == 1);
+    CHECK(two.sequence == 2);
+    LogMark passed = two;
+    passed.sequence = 1;
+    LogWriter to;
+    CHECK(!to.append(log.path.c_str(), passed).value());
+    CHECK(to.append(log.path.c_str(), two).value());
+}
+
 TEST_CASE("an index that names a part twice is refused: reading every part takes no longer than the file") {
     Log log;
     LogWriter to;

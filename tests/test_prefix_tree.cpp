@@ -194,6 +194,13 @@ TEST_CASE("a long prefill keeps states at doubling distances from its end") {
     CHECK(stops[1].row == 700);
 }
 
+TEST_CASE("states that no mark asks for are not pinned, and a prefill of up to 8192 rows has none at distances") {
+    for (const PrefixPolicy policy : {PrefixPolicy::by_score, PrefixPolicy::stride})
+        for (const Stop& s : plan_stops(policy, {0, 9000, 0, 64}, {})) CHECK_FALSE(s.pinned);
+    CHECK(plan_stops(PrefixPolicy::by_score, {6808, 15000, 0, 64}, {}).size() == 1);
+    CHECK(plan_stops(PrefixPolicy::by_score, {6807, 15000, 0, 64}, {}).size() == 2);
+}
+
 TEST_CASE("a mark at the live tip keeps the state there, and one that was kept before counts as the mark's") {
     PrefixRig rig(options(100));
     using Rows = std::vector<std::pair<size_t, bool>>;

@@ -152,6 +152,63 @@ TEST_CASE("values out of range are errors that name them") {
     CHECK(text(s).find("top_k") != std::string::npos);
 }
 
+TEST_CASE("both ends of every range are allowed, and what is beyond them is refused with the range") {
+    const struct {
+        const char* name;
+        float Sampling::*field;
+        float min, below, max, above;
+        const char* range;
+    } rows[] = {
+        {"temperature", &Sampling::temperature, 0, -0.001f, 100, 100.001f, "0..100"},
+        {"top_p", &Sampling::top_p, 1e-30f, 0, 1, 1.001f, "above 0, at most 1"},
+        {"min_p", &Sampling::min_p, 0, -0.001f, 1, 1.001f, "0..1"},
+        {"repeat_penalty", &Sampling::repeat_penalty, 1e-30f, 0, 100, 100.001f, "above 0, at most 100"},
+        {"frequency_penalty", &Sampling::frequency_penalty, -100, -100.001f, 100, 100.001f, "-100..100"},
+        {"presence_penalty", &Sampling::presence_penalty, -100, -100.001f, 100, 100.001f, "-100..100"},
+    };
+    const auto names = [](const Sampling& s, const char* name, const char* range) {
+        const Status status = check_sampling(s);
+        CHECK(status.code == Code::bad_argument);
+        CHECK_MESSAGE(status.text.find(std::string("sampling.") + name + " is ") == 0, status.text);
+        const std::string end = std::string(", expected ") + range;
+        CHECK_MESSAGE(status.text.rfind(end) == status.text.size() - end.size(), status.text);
+    };
+    for (const auto& row : rows) {
+        CAPTURE(row.name);
+        Sampling s;
+        for (const float v : {row.min, row.max}) {
+            s.*row.field = v;
+            CHECK(check_sampling(s).ok());
+        }
+        for (const float v : {row.below, row.above, -INFINITY, INFINITY, NAN}) {
+            CAPTURE(v);
+            s.*row.field = v;
+            names(s, row.name, row.range);
+        }
+    }
+    Sampling s;
+    s.logit_bias = {{5, -1000}, {7, 1000}};
+    CHECK(check_sampling(s).ok());
+    for (const float v : {-1000.1f, 1000.1f, -INFINITY, INFINITY, NAN}) {
+        s.logit_bias = {{5, 1}, {7, v}};
+        names(s, "logit_bias[1] (id 7)", "-1000..1000");
+    }
+    s = Sampling();
+    s.top_k = INT32_MAX, s.penalty_window = 4096;
+    CHECK(check_sampling(s).ok());
+    s.penalty_window = 4097;
+    CHECK(check_sampling(s).message().find("sampling.penalty_window is 4097, expected 0..4096") != std::string::npos);
+    s = Sampling();
+    s.top_k = -1;
+    CHECK(check_sampling(s).message().find("sampling.top_k is -1, expected 0 (all) or more") != std::string::npos);
+}
+
+TEST_CASE("noise has the values that its formula gives: a seeded text stays the same from version to version") {
+    CHECK(gumbel(0, 0, 0) == doctest::Approx(0.6748404365727088).epsilon(1e-6));
+    CHECK(gumbel(1, 2, 3) == doctest::Approx(0.8394031675569054).epsilon(1e-6));
+    CHECK(gumbel(0x123456789abcdef0u, 77, 1001) == doctest::Approx(1.8025356316088206).epsilon(1e-6));
+}
+
 TEST_CASE("pruning samples the same token as the full search") {
     test::Random random(5);
     for (int round = 0; round < 20; ++round) {
