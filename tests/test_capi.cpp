@@ -1,5 +1,6 @@
 // The C interface from inside the test program: structs of other ages, handles in any order, forks, files, plans.
-// Sampling is in tests/test_capi_sampling.cpp; tests/capi_client.c is a client in C, tests/test_capi.py one in Python.
+// Sampling is in tests/test_capi_sampling.cpp, chats in tests/test_capi_chat.cpp; tests/capi_client.c is a client in C,
+// tests/test_capi.py one in Python.
 #include "allocations.h"
 #include "capi_rig.h"
 
@@ -55,14 +56,6 @@ void check_filled(Call call) {
         Aged<T> aged(size);
         CHECK(call(aged.get()) == AUSPEX_BAD_ARGUMENT);
     }
-}
-
-/// The events of a reply in a line.
-int32_t write_down(const auspex_event* e, void* user) {
-    static const char* const kNames[] = {"think", "text", "begin", "args", "end", "drop", "usage", "done"};
-    std::string& line = *static_cast<std::string*>(user);
-    line += std::string(kNames[e->type]) + "<" + std::string(e->text, e->n_text) + ">";
-    return e->type == AUSPEX_EVENT_CALL_DROPPED ? 7 : 0;
 }
 
 }  // namespace
@@ -360,6 +353,54 @@ TEST_CASE("C: a plan lists what C++ plans, and options arrive") {
     CHECK(auspex_plan_file(rig.device, "no-such-file.gguf", nullptr, nullptr, &plan, nullptr) == AUSPEX_NOT_FOUND);
 }
 
+TEST_CASE("C: a plan that does not fit lists the alternatives that C++ lists") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Ok ok;
+    auto device_options = cleared<auspex_device_options>();
+    device_options.kind = AUSPEX_KIND_CPU;
+    device_options.n_thread = 1;
+    device_options.memory_limit_bytes = 8 << 20;
+    auspex_device* device = nullptr;
+    auspex_model* model = nullptr;
+    auspex_plan* plan = nullptr;
+    ok(auspex_device_open(&device_options, &device, ok));
+    ok(auspex_model_load_memory(device, bytes.data(), bytes.size(), nullptr, &model, ok));
+    auto options = cleared<auspex_session_options>();
+    options.n_context = 65536;
+    ok(auspex_plan_model(model, &options, &plan, ok));
+    auto totals = cleared<auspex_plan_totals>();
+    ok(auspex_plan_get_totals(plan, &totals, ok));
+    CHECK(totals.fits == 0);
+    CHECK(totals.limit_bytes == 8 << 20);
+
+    auspex::DeviceOptions same_device;
+    same_device.kind = auspex::Kind::cpu;
+    same_device.n_thread = 1;
+    same_device.memory_limit_bytes = 8 << 20;
+    auspex::SessionOptions same;
+    same.n_context = 65536;
+    const auspex::Model same_model = load_model(auspex::Device::open(same_device).value(), bytes);
+    const auspex::MemoryPlan want = auspex::Session::plan(same_model, same).value();
+    REQUIRE(totals.n_alternative == want.alternatives.size());
+    uint32_t n_fits = 0;
+    for (uint32_t i = 0; i < totals.n_alternative; ++i) {
+        auto item = cleared<auspex_plan_item>();
+        ok(auspex_plan_get_alternative(plan, i, &item, ok));
+        CHECK(item.what == want.alternatives[i].what);
+        CHECK(item.bytes == want.alternatives[i].total_bytes);
+        CHECK(item.fits == (item.bytes <= 8 << 20 ? 1 : 0));
+        CHECK(item.layer == -1);
+        n_fits += item.fits != 0;
+    }
+    CHECK(n_fits > 0);
+    CHECK(n_fits < totals.n_alternative);
+    auto item = cleared<auspex_plan_item>();
+    CHECK(auspex_plan_get_alternative(plan, totals.n_alternative, &item, ok) == AUSPEX_NOT_FOUND);
+    auspex_plan_free(plan);
+    auspex_model_free(model);
+    auspex_device_free(device);
+}
+
 TEST_CASE("C: a mark beyond the history is refused with both numbers") {
     Rig rig;
     auspex_session* s = rig.session();
@@ -368,89 +409,6 @@ TEST_CASE("C: a mark beyond the history is refused with both numbers") {
     CHECK(auspex_session_sync(s, ids.data(), ids.size(), &mark, 1, nullptr, rig.ok) == AUSPEX_BAD_ARGUMENT);
     CHECK(std::string(rig.ok.error.text).find("mark 0 is at row 9999, the history has 10 tokens") == 0);
     auspex_session_free(s);
-}
-
-TEST_CASE("C: stop strings end a chat in its text, not in its thinking or a call") {
-    Rig rig;
-    auspex_session* s = rig.session(512);
-    const std::string call = "<tool_call><function=w><parameter=s>\nx STOP y\n</parameter></function></tool_call>";
-    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
-    const auto chat = [&](const std::string& reply, std::vector<const char*> stops) {
-        auspex_constraint* constraint = nullptr;
-        rig.ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint,
-                                        rig.ok));
-        auto sampling = cleared<auspex_sampling>();
-        sampling.grammar = constraint;
-        auto options = cleared<auspex_chat_options>();
-        options.sampling = &sampling;
-        options.stops = stops.data();
-        options.n_stops = stops.size();
-        std::vector<std::string> parts(AUSPEX_EVENT_DONE + 1);
-        const auto on_event = [](const auspex_event* e, void* user) {
-            std::vector<std::string>& to = *static_cast<std::vector<std::string>*>(user);
-            to[static_cast<size_t>(e->type)] += std::string(e->text, e->n_text);
-            if (e->type == AUSPEX_EVENT_DONE) to[AUSPEX_EVENT_USAGE] = std::to_string(e->finish);
-            return int32_t{0};
-        };
-        rig.ok(auspex_chat(s, request.data(), request.size(), &options, on_event, &parts, rig.ok));
-        auspex_constraint_free(constraint);
-        CHECK(parts[AUSPEX_EVENT_USAGE] == (parts[AUSPEX_EVENT_CALL_ARGUMENTS].empty() ? "0" : "2"));
-        return parts;
-    };
-    std::vector<std::string> parts =
-        chat("<think>a STOP b</think>c ST" + call + "OP" + call + "d STOP e", {"P d", "STOP"});
-    CHECK(parts[AUSPEX_EVENT_REASONING] == "a STOP b");
-    CHECK(parts[AUSPEX_EVENT_TEXT] == "c STOPd ");
-    CHECK(parts[AUSPEX_EVENT_CALL_ARGUMENTS] == R"({"s": "x STOP y"}{"s": "x STOP y"})");
-    CHECK(parts[AUSPEX_EVENT_DONE].find(R"("content": "c STOPd ", "reasoning_content": "a STOP b", "tool_calls")") !=
-          std::string::npos);
-    parts = chat("one SSTOP two" + call, {"STOP", "TOP"});
-    CHECK(parts[AUSPEX_EVENT_TEXT] == "one S");
-    CHECK(parts[AUSPEX_EVENT_DONE] == R"({"role": "assistant", "content": "one S"})");
-    parts = chat("one STO", {"STOP", ""});
-    CHECK(parts[AUSPEX_EVENT_TEXT] == "one STO");
-    auspex_session_free(s);
-}
-
-TEST_CASE("C: a chat that ends by its length goes on with the next token, also after drafts") {
-    Rig rig;
-    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
-    const std::string reply = "one two three four five six seven eight nine ten";
-    auspex_constraint* constraint = nullptr;
-    rig.ok(
-        auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint, rig.ok));
-    auto sampling = cleared<auspex_sampling>();
-    sampling.grammar = constraint;
-    for (const int32_t draft : {AUSPEX_DRAFT_OFF, AUSPEX_DRAFT_LOOKUP}) {
-        auto options = cleared<auspex_session_options>();
-        options.n_context = 256;
-        options.draft = draft;
-        options.draft_depth = draft == AUSPEX_DRAFT_OFF ? 0 : 8;
-        auspex_session* s = nullptr;
-        rig.ok(auspex_session_create(rig.model, &options, &s, rig.ok));
-        auto chat = cleared<auspex_chat_options>();
-        chat.sampling = &sampling;
-        chat.max_tokens = 12;
-        std::string text;
-        const auto on_event = [](const auspex_event* e, void* user) {
-            if (e->type == AUSPEX_EVENT_TEXT) static_cast<std::string*>(user)->append(e->text, e->n_text);
-            return int32_t{0};
-        };
-        rig.ok(auspex_chat(s, request.data(), request.size(), &chat, on_event, &text, rig.ok));
-        CHECK(text.size() < reply.size());
-        for (int32_t last = 0; auspex_is_end(rig.model, last) == 0;) {
-            int32_t ids[AUSPEX_MAX_TOKENS];
-            size_t n = 0, n_text = 0;
-            char piece[64];
-            rig.ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok));
-            rig.ok(auspex_decode(rig.model, ids, n, 0, piece, sizeof piece, &n_text, rig.ok));
-            text.append(piece, n_text);
-            last = ids[n - 1];
-        }
-        CHECK(text == reply);
-        auspex_session_free(s);
-    }
-    auspex_constraint_free(constraint);
 }
 
 TEST_CASE("C: another handle, a freed one and a second call at a time are refused") {
@@ -570,79 +528,4 @@ TEST_CASE("C: where an allocation fails, calls say that memory ran out, and give
         return auspex_chat(session, json.data(), json.size(), &options, ignore, nullptr, &error);
     });
     auspex_session_free(session);
-}
-
-TEST_CASE("C: a second call on a stream or reply is refused while one runs") {
-    Rig rig;
-    struct Again {
-        auspex_reply* reply = nullptr;
-        std::vector<auspex_code> codes;
-    } again;
-    rig.ok(auspex_reply_create(0, nullptr, 0, &again.reply, rig.ok));
-    const auto call_again = [](const auspex_event*, void* user) -> int32_t {
-        Again& a = *static_cast<Again*>(user);
-        const auto ignore = [](const auspex_event*, void*) { return int32_t{0}; };
-        char text[100];
-        size_t n = 0;
-        a.codes.push_back(auspex_reply_push(a.reply, "x", 1, ignore, nullptr, nullptr));
-        a.codes.push_back(auspex_reply_finish(a.reply, ignore, nullptr, nullptr));
-        a.codes.push_back(auspex_reply_message(a.reply, text, sizeof text, &n, nullptr));
-        return 0;
-    };
-    rig.ok(auspex_reply_push(again.reply, "hello", 5, call_again, &again, rig.ok));
-    REQUIRE(again.codes.size() >= 3);
-    for (const auspex_code code : again.codes) CHECK(code == AUSPEX_BAD_ARGUMENT);
-    auspex_reply_free(again.reply);
-
-    auspex_stream* stream = nullptr;
-    rig.ok(auspex_stream_create(rig.model, nullptr, 0, 0, &stream, rig.ok));
-    std::atomic<int> n_ok{0}, n_other{0};
-    const auto push = [&] {
-        for (int32_t i = 0; i < 20000; ++i) {
-            const char* text = nullptr;
-            size_t n = 0;
-            const auspex_code code = auspex_stream_push(stream, i % 256, &text, &n, nullptr);
-            if (code == AUSPEX_OK) ++n_ok;
-            if (code != AUSPEX_OK && code != AUSPEX_BAD_ARGUMENT) ++n_other;
-            (void)auspex_stream_stopped(stream);
-        }
-    };
-    std::thread second(push);
-    push();
-    second.join();
-    CHECK(n_ok > 0);
-    CHECK(n_other == 0);
-    auspex_stream_free(stream);
-}
-
-TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
-    Ok ok;
-    auspex_reply* reply = nullptr;
-    const std::string request =
-        R"({"messages": [], "tools": [{"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}]})";
-    ok(auspex_reply_create(1, request.data(), request.size(), &reply, ok));
-    std::string line;
-    for (const std::string piece : {"so\n</thi", "nk>\n\nLet me.\n<tool_call>\n<function=f>\n<parameter=s>\na\"",
-                                    "b\n</parameter>\n</function>\n</tool_call>"})
-        ok(auspex_reply_push(reply, piece.data(), piece.size(), write_down, &line, ok));
-    ok(auspex_reply_finish(reply, write_down, &line, ok));
-    CHECK(line == "think<so>text<Let me.>begin<f>args<{\"s\": \"a\\\">args<b\"}>end<>");
-    char message[256];
-    size_t n = 0;
-    ok(auspex_reply_message(reply, message, sizeof message, &n, ok));
-    CHECK(std::string(message, n) ==
-          R"({"role": "assistant", "content": "Let me.", "reasoning_content": "so", "tool_calls": )"
-          R"([{"type": "function", "function": {"name": "f", "arguments": {"s": "a\"b"}}}]})");
-    auspex_reply_free(reply);
-    ok(auspex_reply_create(0, nullptr, 0, &reply, ok));
-    line.clear();
-    const std::string cut = "Hi \xf0\x9f";  // a reply that ended inside a character
-    ok(auspex_reply_push(reply, cut.data(), cut.size(), write_down, &line, ok));
-    ok(auspex_reply_finish(reply, write_down, &line, ok));
-    CHECK(line == "text<Hi>text< \xef\xbf\xbd\xef\xbf\xbd>");
-    auspex_reply_free(reply);
-    ok(auspex_reply_create(0, nullptr, 0, &reply, ok));
-    const std::string bad = "<tool_call><function=f>oops";
-    CHECK(auspex_reply_push(reply, bad.data(), bad.size(), write_down, &line, ok) == AUSPEX_CANCELLED);
-    auspex_reply_free(reply);
 }

@@ -71,3 +71,35 @@ TEST_CASE("C: what is expected of a sampling field names the value 0 where 0 is 
     rig.ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, rig.ok));
     auspex_session_free(s);
 }
+
+TEST_CASE("C: an error's text that does not fit is cut between characters") {
+    Rig rig;
+    const std::string path =
+        "a\xe2\x82\xac"
+        "b\xc3\xa4.gguf";
+    auspex_model* model = nullptr;
+    CHECK(auspex_model_load(rig.device, path.c_str(), nullptr, &model, rig.ok) == AUSPEX_NOT_FOUND);
+    const std::string whole = rig.ok.error.text;
+    const size_t at = whole.find(path);
+    REQUIRE(at != std::string::npos);
+    const char* const cut[] = {"",
+                               "a",
+                               "a",
+                               "a",
+                               "a\xe2\x82\xac",
+                               "a\xe2\x82\xac"
+                               "b",
+                               "a\xe2\x82\xac"
+                               "b",
+                               "a\xe2\x82\xac"
+                               "b\xc3\xa4"};
+    for (size_t n = 0; n < std::size(cut); ++n) {
+        CAPTURE(n);
+        auspex_error error;
+        std::memset(&error, 0x55, sizeof error);
+        error.struct_size = static_cast<uint32_t>(offsetof(auspex_error, text) + at + n + 1);
+        CHECK(auspex_model_load(rig.device, path.c_str(), nullptr, &model, &error) == AUSPEX_NOT_FOUND);
+        CHECK(std::string(error.text) == whole.substr(0, at) + cut[n]);
+        CHECK(error.text[at + n + 1] == 0x55);  // nothing is written beyond the struct
+    }
+}

@@ -113,6 +113,67 @@ TEST_CASE("C: a cancel during the last step of a call is not lost") {
     auspex_session_free(inside);
 }
 
+TEST_CASE("C: each field of a sampling has the effect that it has in C++") {
+    Rig rig;
+    const auspex::Model model = load_model(cpu_device(), rig.bytes);
+    const std::vector<int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
+    auspex_session* s = rig.session();
+    auspex::SessionOptions options;
+    options.n_context = 256;
+    options.n_ubatch = 16;
+    auspex::Session same;
+    REQUIRE(auspex::Session::create(model, options).get(same).ok());
+    const auto by_c = [&](const auspex_sampling& sampling) {
+        std::vector<int32_t> ids;
+        rig.sync(s, prompt);
+        while (ids.size() < 24) {
+            int32_t next[AUSPEX_MAX_TOKENS];
+            size_t n = 0;
+            rig.ok(auspex_session_next(s, &sampling, next, AUSPEX_MAX_TOKENS, &n, rig.ok));
+            ids.insert(ids.end(), next, next + n);
+        }
+        return ids;
+    };
+    const auto by_cpp = [&](const auspex::Sampling& sampling) {
+        std::vector<int32_t> ids;
+        REQUIRE(same.sync(prompt).ok());
+        while (ids.size() < 24) ids.push_back(same.next(sampling).value()[0]);
+        return ids;
+    };
+    auto base = cleared<auspex_sampling>();
+    base.temperature = 3;
+    base.seed = 5;
+    base.top_k = 3;  // so that ids come again
+    base.repeat_penalty = 1.5f;
+    auspex::Sampling base_same;
+    base_same.temperature = 3;
+    base_same.seed = 5;
+    base_same.top_k = 3;
+    base_same.repeat_penalty = 1.5f;
+    const std::vector<int32_t> usual = by_c(base);
+    CHECK(usual == by_cpp(base_same));
+    const auto differs = [&](const std::string& name, auto change) {
+        CAPTURE(name);
+        auspex_sampling sampling = base;
+        auspex::Sampling sampling_same = base_same;
+        change(sampling);
+        change(sampling_same);
+        const std::vector<int32_t> ids = by_c(sampling);
+        CHECK(ids == by_cpp(sampling_same));
+        CHECK(ids != usual);
+    };
+    differs("temperature", [](auto& to) { to.temperature = 0.7f; });
+    differs("seed", [](auto& to) { to.seed = uint64_t{6} << 32; });
+    differs("top_k", [](auto& to) { to.top_k = 2; });
+    differs("top_p", [](auto& to) { to.top_p = 0.1f; });
+    differs("min_p", [](auto& to) { to.min_p = 0.9f; });
+    differs("repeat_penalty", [](auto& to) { to.repeat_penalty = 50; });
+    differs("frequency_penalty", [](auto& to) { to.frequency_penalty = 90; });
+    differs("presence_penalty", [](auto& to) { to.presence_penalty = -90; });
+    differs("penalty_window", [](auto& to) { to.penalty_window = 1; });
+    auspex_session_free(s);
+}
+
 TEST_CASE("C: logit_bias decides what is sampled, and is checked") {
     Rig rig;
     Ok ok;
