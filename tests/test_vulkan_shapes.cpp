@@ -33,7 +33,7 @@ const Shape kShapes[] = {
     {"limits at the ends of their types", nullptr,
      [](Properties& p) {  // Mesa 25 has no bound for workgroups along x
          for (uint32_t& n : p.limits.maxComputeWorkGroupCount) n = UINT32_MAX;
-         p.limits.maxStorageBufferRange = p.limits.maxPushConstantsSize = UINT32_MAX;
+         p.limits.maxStorageBufferRange = UINT32_MAX;
          p.limits.maxMemoryAllocationCount = p.limits.maxPerStageDescriptorStorageBuffers = UINT32_MAX;
      },
      0, nullptr, 0, nullptr, UINT64_MAX, false},
