@@ -250,6 +250,8 @@ inline void edit_memory(VolkDeviceTable* t) {
 
 inline const Shape kDiscrete{"discrete", nullptr,
                              [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }};
+inline const Shape kIntegrated{"integrated", nullptr,
+                               [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU; }};
 
 inline Result<vk::OpenDeviceRef> open_shape(const Shape& with, uint32_t max_submit_ms = 0,
                                             Span<const vk::Quirk> quirks = vk::known_quirks()) {

@@ -137,8 +137,6 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
     std::vector<Token> want;
     REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want).ok());
-    const Shape integrated{"integrated", nullptr,
-                           [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU; }};
     for (const bool tells_budget : {true, false})
         for (const bool visible : {true, false}) {
             CAPTURE(tells_budget);
@@ -150,7 +148,7 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
             heaps.budget = tells_budget;
             std::vector<Token> text;
             {
-                const vk::OpenDeviceRef opened = open_shape(integrated).value();
+                const vk::OpenDeviceRef opened = open_shape(kIntegrated).value();
                 CHECK(opened->gpu->traits.memory_budget == tells_budget);
                 CHECK(opened->gpu->budget_bytes() > kLocalBytes);
                 const Status run = text_on(opened, bytes, &text);
@@ -165,6 +163,61 @@ TEST_CASE("where the driver cuts the one memory into two heaps, a model that is 
     const Status run = text_on(open_shape(kDiscrete).value(), bytes, &text);
     CHECK(run.code == Code::out_of_memory);
     CHECK_MESSAGE(run.text.find("MiB left") != std::string::npos, run.message());
+    heaps = TwoHeaps();
+}
+
+TEST_CASE("an integrated GPU uses both heaps where the first is the larger and the host sees it, as on AMD's APUs") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    std::vector<Token> want, text;
+    REQUIRE(text_on(open_shape(kAsItIs).value(), bytes, &want).ok());
+    heaps = TwoHeaps();
+    heaps.size[0] = 32 << 20;
+    heaps.size[1] = 16 << 20;
+    heaps.visible = heaps.budget = true;
+    {
+        const vk::OpenDeviceRef opened = open_shape(kIntegrated).value();
+        const vk::DeviceTraits& traits = opened->gpu->traits;
+        CHECK(traits.type_device == 0);
+        CHECK(traits.type_upload == 1);
+        CHECK(traits.type_readback == 1);
+        CHECK(opened->gpu->budget_bytes() == 48 << 20);
+        CHECK(opened->gpu->report().find("upload type 1 (host visible coherent cached, heap of 16 MiB)") !=
+              std::string::npos);
+        const Device device = device_on(opened);
+        std::vector<Model> models;  // of 6 MiB each
+        while (models.size() < 7 && heaps.used[1] < 4 << 20) models.push_back(load_model(device, bytes));
+        CHECK(models.size() == 6);
+        CHECK(heaps.used[0] > 26 << 20);
+        SessionOptions options;
+        options.n_context = 256;
+        options.n_ubatch = 32;
+        options.checkpoint_bytes = 0;
+        const MemoryPlan plan = Session::plan(models[5], options).value();
+        CHECK(plan.fits);
+        CHECK(plan.limit_bytes == opened->gpu->budget_bytes() + plan.weight_bytes);
+        CHECK(plan.limit_bytes > 16 << 20);
+        models.pop_back();
+        const Status run = text_on(opened, bytes, &text);
+        CHECK_MESSAGE(run.ok(), run.message());
+        CHECK(text == want);
+        models.clear();
+
+        // What the host writes goes to the first heap where the second has no room.
+        vk::MemoryPlan host(traits);
+        host.add(vk::Arena::pinned, 24 << 20);
+        vk::Memory memory;
+        const Status taken = vk::Memory::take(opened->gpu, host).get(memory);
+        CHECK_MESSAGE(taken.ok(), taken.message());
+        CHECK(heaps.used[0] > 24 << 20);
+    }
+    CHECK(heaps.placed.empty());
+    {
+        const vk::DeviceTraits traits = open_shape(kDiscrete).value()->gpu->traits;
+        CHECK(traits.type_device == 0);
+        CHECK(traits.type_upload == 1);
+        CHECK_FALSE(traits.spills());
+    }
     heaps = TwoHeaps();
 }
 

@@ -97,7 +97,11 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     uint32_t type = want.arena == Arena::ring                                     ? t.type_readback
                     : want.arena == Arena::staging || want.arena == Arena::pinned ? t.type_upload
                                                                                   : t.type_device;
-    if (type == t.type_device && t.spills() && gpu_->heap_room(type) < need.size) type = t.type_upload;
+    // Where two heaps share one memory, each takes what the other has no room for.
+    uint32_t other = type;
+    if (t.spills() && type == t.type_device) other = t.type_upload;
+    if (t.spills() && type == t.type_upload && t.device_mapped) other = t.type_device;
+    if (other != type && gpu_->heap_room(type) < need.size) std::swap(type, other);
     VkMemoryAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.allocationSize = need.size;
@@ -107,8 +111,8 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     flags_info.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
     if (t.addresses) allocate.pNext = &flags_info;
     VkResult r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
-    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY && t.spills() && type != t.type_upload) {
-        allocate.memoryTypeIndex = type = t.type_upload;
+    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY && other != type) {
+        allocate.memoryTypeIndex = type = other;
         r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
     }
     if (r != VK_SUCCESS) {
