@@ -8,6 +8,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "../src/engine/model.h"
 #include "session_rig.h"
@@ -55,10 +56,11 @@ inline PFN_vkCreateInstance real_create_instance = nullptr;
 /// A memory that the driver cuts into two heaps: type and heap 0 are local to the device, 1 is the host's. Both are of
 /// one real type, which the host sees.
 struct TwoHeaps {
-    uint64_t size[2] = {};  ///< bytes; of no use where [0] is 0
-    bool visible = false;   ///< the host sees heap 0 too
-    bool budget = false;    ///< there is VK_EXT_memory_budget
-    bool coherent = true;   ///< false: host and device see what the other wrote to heap 1 when it is flushed alone
+    uint64_t size[2] = {};         ///< bytes; of no use where [0] is 0
+    bool visible = false;          ///< the host sees heap 0 too
+    bool budget = false;           ///< there is VK_EXT_memory_budget
+    std::optional<uint64_t> told;  ///< the budget that it tells of each heap; not set: its size
+    bool coherent = true;  ///< false: host and device see what the other wrote to heap 1 when it is flushed alone
     uint32_t real_type = 0;
     uint64_t used[2] = {}, peak[2] = {};
     std::map<VkDeviceMemory, std::pair<uint32_t, uint64_t>> placed;  ///< heap and bytes
@@ -176,7 +178,7 @@ inline void VKAPI_PTR cut_memory(VkPhysicalDevice device, VkPhysicalDeviceMemory
     for (auto* s = static_cast<VkBaseOutStructure*>(m->pNext); s; s = s->pNext)
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT)
             for (int h = 0; h < 2; ++h) {
-                as<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(s).heapBudget[h] = heaps.size[h];
+                as<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(s).heapBudget[h] = heaps.told.value_or(heaps.size[h]);
                 as<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(s).heapUsage[h] = heaps.used[h];
             }
 }

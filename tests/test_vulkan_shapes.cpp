@@ -221,6 +221,42 @@ TEST_CASE("an integrated GPU uses both heaps where the first is the larger and t
     heaps = TwoHeaps();
 }
 
+TEST_CASE("a budget of 0, or one larger than the heap, is not believed") {
+    if (!gpu_device()) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));
+    struct Budget {
+        uint64_t told, discrete, integrated;
+    };
+    for (const Budget& b : {Budget{32 << 20, 32 << 20, 64 << 20},                // as told
+                            Budget{0, 53687088, UINT64_MAX},                     // as without the extension
+                            Budget{18446744073271062528u, 64 << 20, 320 << 20},  // seen with RADV
+                            Budget{uint64_t{1} << 40, 64 << 20, 320 << 20}}) {
+        CAPTURE(b.told);
+        heaps = TwoHeaps();
+        heaps.size[0] = 64 << 20;
+        heaps.size[1] = 256 << 20;
+        heaps.budget = true;
+        heaps.told = b.told;
+        const vk::OpenDeviceRef opened = open_shape(kDiscrete).value();
+        CHECK(opened->gpu->budget_bytes() == b.discrete);
+        {
+            const Device device = device_on(opened);
+            Model model;
+            const Status load = Model::load(device, bytes).get(model);
+            REQUIRE_MESSAGE(load.ok(), load.message());
+            CHECK(opened->gpu->budget_bytes() == b.discrete - heaps.used[0]);
+            SessionOptions options;
+            options.n_context = 65536;
+            options.n_ubatch = 512;
+            const Result<MemoryPlan> plan = Session::plan(model, options);
+            REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+            CHECK_FALSE(plan.value().fits);
+        }
+        CHECK(open_shape(kIntegrated).value()->gpu->budget_bytes() == b.integrated);
+    }
+    heaps = TwoHeaps();
+}
+
 TEST_CASE("where the memory that the host reads is not coherent, nothing of an earlier text is read again") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));

@@ -558,6 +558,7 @@ uint64_t Gpu::budget_bytes() {
 
 uint64_t Gpu::heap_room(uint32_t type) {
     const uint32_t heap = traits.memory.memoryTypes[type].heapIndex;
+    const uint64_t heap_bytes = traits.memory.memoryHeaps[heap].size;
     if (traits.memory_budget) {
         VkPhysicalDeviceMemoryBudgetPropertiesEXT b{};
         b.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT;
@@ -565,10 +566,12 @@ uint64_t Gpu::heap_room(uint32_t type) {
         m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
         m.pNext = &b;
         vki.vkGetPhysicalDeviceMemoryProperties2(physical, &m);
-        return b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
+        // Drivers have told more than the heap (Intel's, RADV), or 0, which says nothing.
+        const uint64_t budget = std::min(b.heapBudget[heap], heap_bytes);
+        if (budget != 0) return budget > b.heapUsage[heap] ? budget - b.heapUsage[heap] : 0;
     }
     if (traits.uma) return UINT64_MAX;
-    const uint64_t limit = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
+    const uint64_t limit = heap_bytes / 5 * 4, used = device_bytes.load();
     return limit > used ? limit - used : 0;
 }
 
