@@ -257,6 +257,16 @@ TEST_CASE("a budget of 0, or one larger than the heap, is not believed") {
     heaps = TwoHeaps();
 }
 
+TEST_CASE("blocks of device memory end at whole pages within the limit of allocations") {
+    vk::DeviceTraits t;
+    t.max_allocation_bytes = t.max_buffer_bytes = UINT32_MAX;  // Turnip and PanVK; drivers round up to pages
+    CHECK(vk::MemoryPlan(t).max_region_bytes() == 4294967296 - 65536 - 256);
+    t.max_allocation_bytes = t.max_buffer_bytes = 4 << 20;
+    CHECK(vk::MemoryPlan(t).max_region_bytes() == (4 << 20) - 256);
+    t.max_allocation_bytes = UINT64_MAX;
+    CHECK(vk::MemoryPlan(t).max_region_bytes() == (4 << 20) - 256);
+}
+
 TEST_CASE("where the memory that the host reads is not coherent, nothing of an earlier text is read again") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));

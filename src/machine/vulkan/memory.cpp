@@ -23,6 +23,8 @@ const char* arena_name(Arena arena) {
 namespace memory_impl {
 // One gigabyte fits under every driver's limit in practice and keeps the number of blocks small.
 constexpr uint64_t kBlockBytes = 1ull << 30;
+// Drivers round allocations up to pages of 4 to 64 KiB, and their limits need not be whole pages.
+constexpr uint64_t kPageBytes = 64 << 10;
 // Regions begin at multiples of this at least: one or two cache lines on every GPU.
 constexpr uint64_t kRegionAlign = 256;
 
@@ -35,7 +37,8 @@ constexpr uint64_t mib(uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; 
 MemoryPlan::MemoryPlan(const DeviceTraits& traits) {
     align_ = std::max({memory_impl::kRegionAlign, traits.storage_align, traits.atom_bytes});
     tail_ = align_;  // kernels may read a whole vector at the very end of a block
-    max_region_ = std::min(traits.max_allocation_bytes, traits.max_buffer_bytes) / align_ * align_ - tail_;
+    const uint64_t page = std::max(memory_impl::kPageBytes, align_);
+    max_region_ = std::min(traits.max_allocation_bytes, traits.max_buffer_bytes) / page * page - tail_;
     max_block_ = std::min(memory_impl::kBlockBytes - tail_, max_region_);
 }
 
