@@ -267,6 +267,106 @@ TEST_CASE("blocks of device memory end at whole pages within the limit of alloca
     CHECK(vk::MemoryPlan(t).max_region_bytes() == (4 << 20) - 256);
 }
 
+// Two devices of one card: the first through Dozen, the second by the card's own driver.
+namespace two_drivers {
+VkPhysicalDevice own = VK_NULL_HANDLE;
+const VkPhysicalDevice dozen = reinterpret_cast<VkPhysicalDevice>(&own);
+uint32_t version = 0;  ///< of both; 0: as it is
+bool tells = true;     ///< there is VK_KHR_driver_properties
+VkPhysicalDeviceType own_type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+vk::InstanceTable real;
+
+VkResult VKAPI_PTR enumerate(VkInstance instance, uint32_t* n, VkPhysicalDevice* out) {
+    uint32_t one = 1;
+    real.vkEnumeratePhysicalDevices(instance, &one, &own);
+    *n = 2;
+    if (out) out[0] = dozen, out[1] = own;
+    return VK_SUCCESS;
+}
+VkPhysicalDevice real_of(VkPhysicalDevice d) { return d == dozen ? own : d; }
+void VKAPI_PTR properties(VkPhysicalDevice d, VkPhysicalDeviceProperties2* p) {
+    real.vkGetPhysicalDeviceProperties2(real_of(d), p);
+    if (version != 0) p->properties.apiVersion = version;
+    p->properties.deviceType = d == dozen ? VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU : own_type;
+    std::snprintf(p->properties.deviceName, sizeof p->properties.deviceName, "%s",
+                  d == dozen ? "Microsoft Direct3D12 (Radeon)" : "Radeon");
+    for (auto* s = static_cast<VkBaseOutStructure*>(p->pNext); s; s = s->pNext)
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES) {
+            CHECK(tells);
+            as<VkPhysicalDeviceDriverProperties>(s).driverID =
+                d == dozen ? VkDriverId(23) : VK_DRIVER_ID_AMD_PROPRIETARY;
+        }
+}
+VkResult VKAPI_PTR extensions(VkPhysicalDevice d, const char* layer, uint32_t* n, VkExtensionProperties* p) {
+    if (tells) return real.vkEnumerateDeviceExtensionProperties(real_of(d), layer, n, p);
+    *n = 0;
+    return VK_SUCCESS;
+}
+void VKAPI_PTR features(VkPhysicalDevice d, VkPhysicalDeviceFeatures2* f) {
+    real.vkGetPhysicalDeviceFeatures2(real_of(d), f);
+}
+void VKAPI_PTR memory(VkPhysicalDevice d, VkPhysicalDeviceMemoryProperties2* m) {
+    real.vkGetPhysicalDeviceMemoryProperties2(real_of(d), m);
+}
+void VKAPI_PTR families(VkPhysicalDevice d, uint32_t* n, VkQueueFamilyProperties* p) {
+    real.vkGetPhysicalDeviceQueueFamilyProperties(real_of(d), n, p);
+}
+VkResult VKAPI_PTR create(VkPhysicalDevice d, const VkDeviceCreateInfo* info, const VkAllocationCallbacks* a,
+                          VkDevice* out) {
+    return real.vkCreateDevice(real_of(d), info, a, out);
+}
+vk::GpuRef open(int index = -1) {
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    options.vulkan_index = index;
+    vk::OpenDetail detail;
+    detail.edit_instance = [](vk::InstanceTable* t) {
+        if (!t->vkEnumeratePhysicalDevices) return;  // before there is an instance
+        real = *t;
+        t->vkEnumeratePhysicalDevices = enumerate;
+        t->vkGetPhysicalDeviceProperties2 = properties;
+        t->vkEnumerateDeviceExtensionProperties = extensions;
+        t->vkGetPhysicalDeviceFeatures2 = features;
+        t->vkGetPhysicalDeviceMemoryProperties2 = memory;
+        t->vkGetPhysicalDeviceQueueFamilyProperties = families;
+        t->vkCreateDevice = create;
+    };
+    return vk::open_gpu(options, detail).value();
+}
+}  // namespace two_drivers
+
+TEST_CASE("a card's own driver comes before Dozen, which offers it over Direct3D 12") {
+    if (!gpu_device()) return;
+    using namespace two_drivers;
+    const std::string note =
+        "passed over 0: Microsoft Direct3D12 (Radeon) (discrete, Vulkan 1.1.0): it is Dozen, Vulkan over Direct3D 12, "
+        "slower than a driver of the card's own; it is used by its index";
+    // Each of Vulkan 1.1, so that the extension counts, and as it is.
+    for (const uint32_t v : {VK_API_VERSION_1_1, 0u}) {
+        CAPTURE(v);
+        version = v;
+        for (const VkPhysicalDeviceType type :
+             {VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU, VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU,
+              VK_PHYSICAL_DEVICE_TYPE_OTHER}) {
+            own_type = type;
+            const vk::GpuRef gpu = open();
+            CHECK(gpu->traits.name == "Radeon");
+            CHECK((gpu->report().find(note) != std::string::npos) == (v != 0));
+        }
+        own_type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+        const vk::GpuRef asked = open(0);
+        CHECK(asked->traits.name == "Microsoft Direct3D12 (Radeon)");
+        CHECK(asked->report().find("passed over") == std::string::npos);
+        own_type = VK_PHYSICAL_DEVICE_TYPE_CPU;  // better than software
+        CHECK(open()->traits.name == "Microsoft Direct3D12 (Radeon)");
+        own_type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    }
+    version = VK_API_VERSION_1_1;
+    tells = false;  // nothing is asked that such a device need not know: the first is taken
+    CHECK(open()->traits.name == "Microsoft Direct3D12 (Radeon)");
+    tells = true;
+}
+
 TEST_CASE("where the memory that the host reads is not coherent, nothing of an earlier text is read again") {
     if (!gpu_device()) return;
     const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::narrow_of(true));

@@ -230,9 +230,10 @@ std::string line(uint32_t index, const VkPhysicalDeviceProperties& p) {
     return say(index, ": ", p.deviceName, " (", t.type_name(), ", Vulkan ", version_text(p.apiVersion), ")");
 }
 
-VkPhysicalDeviceProperties properties_of(const Gpu& gpu, VkPhysicalDevice physical) {
+VkPhysicalDeviceProperties properties_of(const Gpu& gpu, VkPhysicalDevice physical, void* chain = nullptr) {
     VkPhysicalDeviceProperties2 p{};
     p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    p.pNext = chain;
     gpu.vki.vkGetPhysicalDeviceProperties2(physical, &p);
     return p.properties;
 }
@@ -270,13 +271,31 @@ int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32
     return best;
 }
 
-int rank(VkPhysicalDeviceType type) {
+/// Whether the device is one of Dozen, Vulkan over Direct3D 12. Microsoft's compatibility pack lists it for every card,
+/// often before the card's own driver.
+bool is_dozen(const Gpu& gpu, VkPhysicalDevice physical, const VkPhysicalDeviceProperties& p) {
+    constexpr auto kDozen = static_cast<VkDriverId>(23);  // newer than the oldest Vulkan headers
+    if (p.apiVersion < VK_API_VERSION_1_2) {
+        const auto present = enumerate<VkExtensionProperties>([&](uint32_t* n, VkExtensionProperties* e) {
+            return gpu.vki.vkEnumerateDeviceExtensionProperties(physical, nullptr, n, e);
+        });
+        if (!has_extension(present, "VK_KHR_driver_properties")) return false;
+    }
+    VkPhysicalDeviceDriverProperties driver{};
+    driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
+    (void)properties_of(gpu, physical, &driver);
+    return driver.driverID == kDozen;
+}
+
+/// By the kind of device. Below each GPU's own driver, and above software, comes Dozen.
+int rank(VkPhysicalDeviceType type, bool dozen) {
+    const int native = dozen ? 0 : 4;
     switch (type) {
-        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return 4;
-        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return 3;
-        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return 2;
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return native + 4;
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return native + 3;
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return native + 2;
         case VK_PHYSICAL_DEVICE_TYPE_CPU: return 0;
-        default: return 1;
+        default: return native + 1;
     }
 }
 
@@ -296,6 +315,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
     int best = -1, best_rank = -1, n_usable = 0;
     uint32_t bits = 0, best_bits = 0;
     int best_family = -1;
+    bool best_is_dozen = false;
+    std::vector<std::string> dozens;  // that could be used
     for (uint32_t i = 0; i < all.size(); ++i) {
         const VkPhysicalDeviceProperties p = properties_of(*gpu, all[i]);
         const std::string text = line(i, p);
@@ -319,10 +340,13 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
             continue;
         }
         ++n_usable;
-        if (rank(p.deviceType) > best_rank) {
+        const bool dozen = is_dozen(*gpu, all[i], p);
+        if (dozen) dozens.push_back(text);
+        if (const int value = rank(p.deviceType, dozen); value > best_rank) {
             choice->name = text;
             best = static_cast<int>(i);
-            best_rank = rank(p.deviceType);
+            best_rank = value;
+            best_is_dozen = dozen;
             best_family = family;
             best_bits = bits;
         }
@@ -336,6 +360,11 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
         return fail(Code::no_device, "none of the Vulkan devices can be used.", why);
     }
+    for (const std::string& text : dozens)
+        if (!best_is_dozen)
+            gpu->notes.push_back(say("passed over ", text,
+                                     ": it is Dozen, Vulkan over Direct3D 12, slower than a driver of the card's own; "
+                                     "it is used by its index"));
     choice->index = best;
     choice->more = n_usable > 1;
     gpu->physical = all[static_cast<size_t>(best)];
