@@ -30,6 +30,13 @@ const Shape kShapes[] = {
     {"no timeline semaphore", nullptr, nullptr, kTimeline, nullptr, 0, nullptr, 0, false},
     {"a discrete GPU", nullptr, [](Properties& p) { p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU; }, 0, nullptr,
      0, nullptr, 0, false},
+    {"a discrete GPU of 1024 invocations, 512 in x", nullptr,
+     [](Properties& p) {
+         p.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+         p.limits.maxComputeWorkGroupInvocations = 1024;
+         p.limits.maxComputeWorkGroupSize[0] = 512;
+     },
+     0, nullptr, 0, nullptr, 0, false},
     {"limits at the ends of their types", nullptr,
      [](Properties& p) {  // Mesa 25 has no bound for workgroups along x
          for (uint32_t& n : p.limits.maxComputeWorkGroupCount) n = UINT32_MAX;

@@ -271,7 +271,7 @@ void set_limits(const PropertyChain& chain, DeviceTraits* t) {
     t->storage_align = std::max<uint64_t>(limits.minStorageBufferOffsetAlignment, 16);
     t->atom_bytes = std::max<uint64_t>(limits.nonCoherentAtomSize, 1);
     t->max_shared_bytes = limits.maxComputeSharedMemorySize;
-    t->max_group_invocations = limits.maxComputeWorkGroupInvocations;
+    t->max_group_invocations = std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
     for (int i = 0; i < 3; ++i) {
         t->max_group_size[i] = limits.maxComputeWorkGroupSize[i];
         t->max_group_count[i] = limits.maxComputeWorkGroupCount[i];
