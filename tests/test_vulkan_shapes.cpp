@@ -347,7 +347,7 @@ TEST_CASE("a card's own driver comes before Dozen, which offers it over Direct3D
     using namespace two_drivers;
     const std::string note =
         "passed over 0: Microsoft Direct3D12 (Radeon) (discrete, Vulkan 1.1.0): it is Dozen, Vulkan over Direct3D 12, "
-        "slower than a driver of the card's own; it is used by its index";
+        "which is used where a GPU has no driver of its own, or by its index";
     // Each of Vulkan 1.1, so that the extension counts, and as it is.
     for (const uint32_t v : {VK_API_VERSION_1_1, 0u}) {
         CAPTURE(v);

@@ -360,11 +360,12 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         for (const std::string& n : gpu->notes) why += say(" ", n, ".");
         return fail(Code::no_device, "none of the Vulkan devices can be used.", why);
     }
+    if (best_is_dozen) dozens.clear();
     for (const std::string& text : dozens)
-        if (!best_is_dozen)
-            gpu->notes.push_back(say("passed over ", text,
-                                     ": it is Dozen, Vulkan over Direct3D 12, slower than a driver of the card's own; "
-                                     "it is used by its index"));
+        gpu->notes.push_back(
+            say("passed over ", text,
+                ": it is Dozen, Vulkan over Direct3D 12, which is used where a GPU has no driver of its "
+                "own, or by its index"));
     choice->index = best;
     choice->more = n_usable > 1;
     gpu->physical = all[static_cast<size_t>(best)];
