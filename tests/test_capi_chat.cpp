@@ -177,17 +177,36 @@ TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
     auspex_reply_free(reply);
 }
 
-TEST_CASE("C: on_event cancels a chat at any event, also at the last two, and the session goes on") {
+namespace {
+
+/// A chat of one message, whose reply a regular expression gives.
+struct ChatOf {
     Rig rig;
-    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
-    const std::string reply = "<think>a</think>b";
     auspex_constraint* constraint = nullptr;
-    rig.ok(
-        auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint, rig.ok));
-    auto sampling = cleared<auspex_sampling>();
-    sampling.grammar = constraint;
-    auto options = cleared<auspex_chat_options>();
-    options.sampling = &sampling;
+    auspex_sampling sampling = cleared<auspex_sampling>();
+    auspex_chat_options options = cleared<auspex_chat_options>();
+
+    explicit ChatOf(const std::string& reply) {
+        rig.ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint,
+                                        rig.ok));
+        sampling.grammar = constraint;
+        options.sampling = &sampling;
+    }
+    ~ChatOf() { auspex_constraint_free(constraint); }
+    ChatOf(const ChatOf&) = delete;
+    ChatOf& operator=(const ChatOf&) = delete;
+
+    auspex_code run(auspex_session* s, auspex_on_event on_event, void* user) {
+        const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
+        return auspex_chat(s, request.data(), request.size(), &options, on_event, user, rig.ok);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("C: on_event cancels a chat at any event, also at the last two, and the session goes on") {
+    ChatOf chat("<think>a</think>b");
+    Rig& rig = chat.rig;
     struct Seen {
         int32_t cancel_at;
         std::vector<int32_t> types;
@@ -202,7 +221,7 @@ TEST_CASE("C: on_event cancels a chat at any event, also at the last two, and th
     for (size_t i = 0; i <= all.size(); ++i) {
         CAPTURE(i);
         Seen seen{i < all.size() ? all[i] : -1, {}};
-        const auspex_code code = auspex_chat(s, request.data(), request.size(), &options, on_event, &seen, rig.ok);
+        const auspex_code code = chat.run(s, on_event, &seen);
         CHECK(seen.types ==
               std::vector<int32_t>(all.begin(), all.begin() + std::min<long>(static_cast<long>(i) + 1, 4)));
         if (i == all.size()) {
@@ -213,20 +232,11 @@ TEST_CASE("C: on_event cancels a chat at any event, also at the last two, and th
         }
     }
     auspex_session_free(s);
-    auspex_constraint_free(constraint);
 }
 
 TEST_CASE("C: a chat says by which limit it ended: its own, or that of the context") {
-    Rig rig;
-    const std::string request = R"({"messages": [{"role": "user", "content": "hi"}]})";
-    const std::string reply = "x{100}";
-    auspex_constraint* constraint = nullptr;
-    rig.ok(
-        auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, reply.data(), reply.size(), &constraint, rig.ok));
-    auto sampling = cleared<auspex_sampling>();
-    sampling.grammar = constraint;
-    auto options = cleared<auspex_chat_options>();
-    options.sampling = &sampling;
+    ChatOf chat("x{100}");
+    Rig& rig = chat.rig;
     struct End {
         uint64_t n_prompt, n_generated;
         int32_t finish;
@@ -239,15 +249,14 @@ TEST_CASE("C: a chat says by which limit it ended: its own, or that of the conte
     };
     auspex_session* s = rig.session(64);
     End end{};
-    rig.ok(auspex_chat(s, request.data(), request.size(), &options, on_event, &end, rig.ok));
+    rig.ok(chat.run(s, on_event, &end));
     CHECK(end.finish == AUSPEX_FINISH_CONTEXT);
     CHECK(end.n_prompt + end.n_generated == 64);
-    options.max_tokens = 3;
-    rig.ok(auspex_chat(s, request.data(), request.size(), &options, on_event, &end, rig.ok));
+    chat.options.max_tokens = 3;
+    rig.ok(chat.run(s, on_event, &end));
     CHECK(end.finish == AUSPEX_FINISH_LENGTH);
     CHECK(end.n_generated == 3);
     auspex_session_free(s);
-    auspex_constraint_free(constraint);
 }
 
 TEST_CASE("C: a stream says that a stop string was found, and gives nothing from there on") {
