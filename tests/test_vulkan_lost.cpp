@@ -1,4 +1,5 @@
-// A device that hangs, a device that is slow, and a system without threads: the process goes on.
+// A device that hangs, one that is lost without a word, a device that is slow, and a system without threads: the
+// process goes on.
 #include "vulkan_support.h"
 
 #ifndef AUSPEX_NO_VULKAN
@@ -18,12 +19,14 @@ namespace {
 // The driver's waiting, replaced. `n_left`: time-outs until what is waited for is reached; below 0: never.
 struct Hang {
     bool on = false, advancing = false;
+    bool lost = false;  ///< submissions are accepted and do not run, waits succeed, and the counter is `counter`
     int n_wait = 0, n_left = -1, n_destroyed = 0;
     uint64_t counter = 0;
     PFN_vkWaitSemaphores wait = nullptr;
     PFN_vkGetSemaphoreCounterValue value = nullptr;
     PFN_vkWaitForFences wait_fence = nullptr;
     PFN_vkGetFenceStatus status = nullptr;
+    PFN_vkQueueSubmit submit = nullptr;
 } hang;
 
 /// True if the wait times out.
@@ -37,21 +40,31 @@ bool times_out(uint64_t ns) {
     return true;
 }
 
+VkResult VKAPI_PTR lost_submit(VkQueue q, uint32_t n, const VkSubmitInfo* info, VkFence f) {
+    return hang.lost ? VK_SUCCESS : hang.submit(q, n, info, f);
+}
 VkResult VKAPI_PTR hung_wait(VkDevice d, const VkSemaphoreWaitInfo* info, uint64_t ns) {
+    if (hang.lost) return VK_SUCCESS;
     if (!hang.on) return hang.wait(d, info, ns);
     return times_out(ns) ? VK_TIMEOUT : hang.wait(d, info, UINT64_MAX);
 }
 VkResult VKAPI_PTR hung_value(VkDevice d, VkSemaphore s, uint64_t* value) {
+    if (hang.lost) {
+        *value = hang.counter;
+        return VK_SUCCESS;
+    }
     if (!hang.on) return hang.value(d, s, value);
     *value = hang.advancing ? ++hang.counter : 0;
     return VK_SUCCESS;
 }
 VkResult VKAPI_PTR hung_wait_fence(VkDevice d, uint32_t n, const VkFence* f, VkBool32 all, uint64_t ns) {
+    if (hang.lost) return VK_SUCCESS;
     if (!hang.on) return hang.wait_fence(d, n, f, all, ns);
     return times_out(ns) ? VK_TIMEOUT : hang.wait_fence(d, n, f, all, UINT64_MAX);
 }
 /// Advancing: one fence more is found signalled each time the fences are looked at.
 VkResult VKAPI_PTR hung_status(VkDevice d, VkFence f) {
+    if (hang.lost) return VK_SUCCESS;
     if (!hang.on) return hang.status(d, f);
     return hang.advancing && ++hang.counter % 2 != 0 ? VK_SUCCESS : VK_NOT_READY;
 }
@@ -72,6 +85,8 @@ vk::OpenDetail hanging(uint64_t timeout_ms, bool fences = false) {
         hang.value = t->vkGetSemaphoreCounterValue;
         hang.wait_fence = t->vkWaitForFences;
         hang.status = t->vkGetFenceStatus;
+        hang.submit = t->vkQueueSubmit;
+        t->vkQueueSubmit = lost_submit;
         t->vkWaitSemaphores = hung_wait;
         t->vkGetSemaphoreCounterValue = hung_value;
         t->vkWaitForFences = hung_wait_fence;
@@ -153,6 +168,7 @@ TEST_CASE("a model on a device that hangs can be closed, and another device open
         const std::vector<Token> ids = test::tiny_ids(4, 3);
         REQUIRE(context->run(rig.step(ids, 0, true, 4)).ok());
         context->commit(4);
+        device->gpu->timeout_ns = 80000000;
         start_hang(*device->gpu);
         CHECK(context->run(rig.step(ids, 4, true, 4)).code == Code::device_lost);
         CHECK(context->run(rig.step(ids, 4, true, 4)).code == Code::device_lost);
@@ -186,6 +202,85 @@ TEST_CASE("a slow device is not lost while its submissions finish one after the 
         }
         CHECK(!v->gpu->stalled);
         v->finish();
+    }
+}
+
+TEST_CASE("time-outs that the driver reports before the time has passed do not add up to a lost device") {
+    for (const bool fences : {false, true}) {
+        CAPTURE(fences);
+        auto v = Vulkan::open(hanging(8000, fences));
+        if (!v) return;
+        {
+            vk::Timeline timeline;
+            REQUIRE(vk::Timeline::create(v->gpu).get(timeline).ok());
+            REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).ok());
+            hang.on = true;
+            hang.n_left = 50;
+            CHECK(timeline.wait(1).ok());
+            CHECK(hang.n_wait == 51);
+            hang.on = false;
+        }
+        CHECK(!v->gpu->stalled);
+        v->finish();
+    }
+}
+
+TEST_CASE("a semaphore whose value nothing signals is a lost device, although waits for it succeed") {
+    auto v = Vulkan::open(hanging(80));
+    if (!v) return;
+    if (!v->gpu->traits.timeline) return test::skip("needs timeline semaphores");
+    {
+        vk::Timeline timeline;
+        REQUIRE(vk::Timeline::create(v->gpu).get(timeline).ok());
+        REQUIRE(timeline.submit(Span<const VkCommandBuffer>()).ok());
+        REQUIRE(timeline.wait(1).ok());
+        hang.lost = true;
+        hang.counter = UINT64_MAX;
+        CHECK(timeline.submit(Span<const VkCommandBuffer>()).ok());
+        const Status s = timeline.wait(2);
+        CHECK(s.code == Code::device_lost);
+        CHECK_MESSAGE(s.text.find("has a value that nothing signals") != std::string::npos, s.text);
+        CHECK(timeline.done(2).status().code == Code::device_lost);
+        CHECK(timeline.submit(Span<const VkCommandBuffer>()).status().code == Code::device_lost);
+        CHECK(v->gpu->lost);
+        CHECK_FALSE(v->gpu->stalled.load());
+    }
+    hang.lost = false;
+    v->finish();
+}
+
+TEST_CASE("a cycle that a lost device did not run is an error, although each call of the driver succeeds") {
+    auto probe = Vulkan::open();
+    if (!probe) return;
+    probe->finish();
+    for (const bool fences : {false, true}) {
+        CAPTURE(fences);
+        DeviceOptions options;
+        options.kind = Kind::vulkan;
+        vk::OpenDeviceRef device;
+        REQUIRE(vk::open_device(options, hanging(8000, fences)).get(device).ok());
+        {
+            test::ContextRig rig(test_vulkan_model::tiny_of(true));
+            std::shared_ptr<LoadedModel> model = rig.load(*vk::make_backend(device));
+            std::unique_ptr<Context> context = rig.context(*model, {}, 128, 16);
+            const std::vector<Token> ids = test::tiny_ids(4, 3);
+            rig.run(*context, Span<const Token>(ids.data(), 3), 0, false, 0);
+            LoopStart start;
+            start.history = ids;
+            start.limit = 100;
+            DeviceLoop& loop = *context->device_loop();
+            REQUIRE(loop.start(start).ok());
+            REQUIRE(loop.queue(0).ok());
+            REQUIRE(loop.wait().ok());
+            hang.lost = true;
+            hang.counter = 1000;  // as if all was done
+            REQUIRE(loop.queue(0).ok());
+            CHECK(loop.wait().status().code == Code::device_lost);
+            CHECK(device->gpu->lost);
+            CHECK(loop.queue(0).code == Code::device_lost);
+        }
+        device.reset();
+        hang.lost = false;
     }
 }
 

@@ -320,10 +320,14 @@ Result<Cycle> VulkanContext::wait() {
     AUSPEX_TRY(clock_.read(f.clock_slot, f.had_begin, f.had_middle).get(times));
     c.us = times.us;
     c.catch_up_us = times.block_us;
-    flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
-    --n_flight_;
     c.cold = f.cold;
     read_ring(&c);
+    if (c.tokens.empty() && !done_) {  // it did not run: waits on a lost device may succeed
+        model_->device->gpu->lost = true;
+        return Status(Code::device_lost, "a cycle gave no token: the Vulkan device was lost. Open the device again.");
+    }
+    flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
+    --n_flight_;
     return c;
 }
 

@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
+#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -11,6 +12,7 @@ namespace timeline_impl {
 
 constexpr uint32_t kWaitSlices = 8;    ///< of a wait's time-out, between looks at the progress of other threads
 constexpr uint32_t kWaitAttempts = 3;  ///< of the last wait, where the driver has no memory for one
+constexpr uint64_t kMaxValue = UINT64_MAX / 2;  ///< no timeline gets so far
 
 }  // namespace timeline_impl
 
@@ -90,9 +92,18 @@ Status Timeline::wait_slice(uint64_t value, uint64_t ns, bool* reached) {
 }
 
 Status Timeline::read_counter(uint64_t* value) {
-    if (semaphore_)
-        return gpu_->check(gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, value),
-                           "vkGetSemaphoreCounterValue");
+    if (semaphore_) {
+        AUSPEX_TRY(gpu_->check(gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, value),
+                               "vkGetSemaphoreCounterValue"));
+        // On a lost device calls may return VK_SUCCESS. NVIDIA's counter then is UINT64_MAX, like that of Direct3D.
+        // Not compared with last_: the owner may submit while another thread waits.
+        if (*value <= timeline_impl::kMaxValue) return {};
+        gpu_->lost = true;
+        return Status(
+            Code::device_lost,
+            "a semaphore of the Vulkan device has a value that nothing signals: the device was lost. Open the "
+            "device again.");
+    }
     VkResult r = VK_SUCCESS;
     while (reached_ < last_ && r == VK_SUCCESS) {
         r = gpu_->vk.vkGetFenceStatus(gpu_->device, fence_of(reached_ + 1));
@@ -109,19 +120,30 @@ Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
     // In slices, so that every waiting thread sees the progress of the others: they share the queue.
     const uint64_t slice_ns = std::max<uint64_t>(timeout_ns / timeline_impl::kWaitSlices, 1);
     uint64_t reached = 0, n_progress = gpu_->n_progress;
+    auto begin = std::chrono::steady_clock::now();  // of the slice
+    uint64_t rest_ns = slice_ns;
     for (uint32_t n_idle = 0; n_idle < timeline_impl::kWaitSlices;) {
         bool there = false;
-        AUSPEX_TRY(wait_slice(value, gpu_->stalled ? 0 : slice_ns, &there));
-        if (there) return {};
+        AUSPEX_TRY(wait_slice(value, gpu_->stalled ? 0 : rest_ns, &there));
+        if (there && !semaphore_) return {};
         uint64_t now = 0;
-        AUSPEX_TRY(read_counter(&now));
-        if (now >= value) return {};
+        AUSPEX_TRY(read_counter(&now));  // after a wait that succeeded, too: the device may be lost
+        if (there || now >= value) return {};
         if (gpu_->stalled) break;
         if (now > reached) ++gpu_->n_progress;
         reached = now;
-        n_idle = gpu_->n_progress == n_progress ? n_idle + 1 : 0;
-        if (n_idle != 0 && gpu_->lost) return lost_before();  // another thread was told so
+        const bool idle = gpu_->n_progress == n_progress;
+        if (idle && gpu_->lost) return lost_before();  // another thread was told so
         n_progress = gpu_->n_progress;
+        // Some drivers report a time-out where a signal interrupts the wait: then the rest of the slice is waited for.
+        // Slices are counted instead of one long time, which may pass while the whole machine sleeps.
+        const auto time = std::chrono::steady_clock::now();
+        const auto waited_ns = static_cast<uint64_t>(std::chrono::nanoseconds(time - begin).count());
+        const bool over = !idle || waited_ns >= slice_ns;
+        rest_ns = over ? slice_ns : slice_ns - waited_ns;
+        if (!over) continue;
+        begin = time;
+        n_idle = idle ? n_idle + 1 : 0;
     }
     gpu_->stalled = true;  // before lost: whoever sees a lost device that is not stalled frees its memory
     gpu_->lost = true;

@@ -42,7 +42,7 @@ class Timeline {
     Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
     /// Sleeps until `value` is reached.
     /// errors    device_lost, also when no submission to the device finishes for timeout_ns (0: the device's): from
-    ///           then on Gpu::stalled.
+    ///           then on Gpu::stalled. Over fences, a loss that the driver answers with VK_SUCCESS goes unnoticed.
     Status wait(uint64_t value, uint64_t timeout_ns = 0);
     /// Waits for all that was submitted, as wait() does. What kernels use may be freed after it, unless Gpu::stalled.
     void finish();
