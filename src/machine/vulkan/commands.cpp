@@ -306,16 +306,17 @@ Result<uint64_t> Commands::tick(uint32_t i) const {
     if (!queries_ || i >= labels_.size())
         return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
     uint64_t tick = 0;
-    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick,
-                                                      VK_QUERY_RESULT_64_BIT);
-    if (r == VK_NOT_READY) return fail(Code::bad_argument, "tick: the recording has not run yet.");
-    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
+    // Some drivers write it after they signal the semaphore.
+    AUSPEX_TRY(gpu_->check(gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick,
+                                                          VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+                           "vkGetQueryPoolResults"));
     return tick;
 }
 
 Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
     std::vector<std::pair<std::string, double>> out;
     if (!queries_ || labels_.size() < 2) return out;
+    if (timeline_.last() == 0) return fail(Code::bad_argument, "timings: the recording has not run yet.");
     uint64_t before = 0, now = 0;
     AUSPEX_TRY(tick(0).get(before));
     for (uint32_t i = 1; i < labels_.size(); ++i, before = now) {

@@ -84,11 +84,13 @@ struct DeviceTraits {
 
     uint32_t queue_family = 0;
     uint32_t timestamp_bits = 0;     ///< 0: no timestamps
-    double timestamp_period_ns = 0;  ///< nanoseconds a tick
-    /// Microseconds between two marks, the counter may have begun anew once.
+    double timestamp_period_ns = 0;  ///< nanoseconds a tick, finite
+    /// Microseconds between two marks; the counter may have wrapped around once. 0: the second seems to be the earlier
+    /// one, because the counter began anew.
     double us_between(uint64_t from, uint64_t to) const {
         const uint64_t mask = timestamp_bits >= 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
-        return static_cast<double>((to - from) & mask) * timestamp_period_ns / 1000;
+        const uint64_t ticks = (to - from) & mask;
+        return ticks > mask / 2 ? 0 : static_cast<double>(ticks) * timestamp_period_ns / 1000;
     }
     /// Intel gives a thread 128 registers of 8 floats, and Adreno keeps a whole workgroup resident: large workgroups
     /// and unrolled code spill there.

@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
+#include <cmath>
 
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
@@ -255,7 +256,7 @@ void set_identity(const PropertyChain& chain, DeviceTraits* t) {
     copy_uuid(t->pipeline_cache_uuid, p.pipelineCacheUUID);
     copy_uuid(t->driver_uuid, chain.id.driverUUID);
     copy_uuid(t->device_uuid, chain.id.deviceUUID);
-    t->timestamp_period_ns = double(p.limits.timestampPeriod);
+    t->timestamp_period_ns = std::isfinite(p.limits.timestampPeriod) ? double(p.limits.timestampPeriod) : 0;
     const VkPhysicalDeviceShaderCorePropertiesAMD& amd = chain.core_amd;
     t->n_core = chain.sm_nv.shaderSMCount
                     ? chain.sm_nv.shaderSMCount
