@@ -3,8 +3,12 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/machine/vulkan/vulkan.h"
 #include "support.h"
+#include "vulkan_model.h"
 #include "vulkan_support.h"
 
+#include <map>
+#include <mutex>
+#include <set>
 #include <utility>
 
 using namespace auspex;
@@ -26,6 +30,64 @@ VkResult VKAPI_CALL growing_cache_data(VkDevice device, VkPipelineCache cache, s
     --n_incomplete;
     *n = 0;
     return VK_INCOMPLETE;
+}
+
+/// What the driver compiles, by the shader's name; it may refuse one.
+struct Compiler {
+    PFN_vkCreateShaderModule real_module = nullptr;
+    PFN_vkCreateComputePipelines real_pipelines = nullptr;
+    std::mutex lock;  ///< of all below
+    std::map<VkShaderModule, const vk::Shaders::Module*> modules;
+    std::map<std::string, std::set<VkPipelineShaderStageCreateFlags>> flags;  ///< of the stages
+    std::string refused;                                                      ///< a shader, for want of memory
+    int n_left = 0;                                                           ///< so often
+} compiler;
+
+VkResult VKAPI_CALL named_module(VkDevice device, const VkShaderModuleCreateInfo* info, const VkAllocationCallbacks* a,
+                                 VkShaderModule* out) {
+    const VkResult r = compiler.real_module(device, info, a, out);
+    std::lock_guard<std::mutex> hold(compiler.lock);
+    for (const vk::Shaders::Module& m : test::shaders()->modules())
+        if (r == VK_SUCCESS && m.words.size() * 4 == info->codeSize &&
+            std::equal(m.words.begin(), m.words.end(), info->pCode))
+            compiler.modules[*out] = &m;
+    return r;
+}
+VkResult VKAPI_CALL named_pipelines(VkDevice device, VkPipelineCache cache, uint32_t n,
+                                    const VkComputePipelineCreateInfo* info, const VkAllocationCallbacks* a,
+                                    VkPipeline* out) {
+    {
+        std::lock_guard<std::mutex> hold(compiler.lock);
+        const std::string name(compiler.modules.at(info->stage.module)->name);
+        compiler.flags[name].insert(info->stage.flags);
+        if (name == compiler.refused && compiler.n_left-- > 0) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    }
+    return compiler.real_pipelines(device, cache, n, info, a, out);
+}
+
+/// Opens a device whose driver refuses a shader n times.
+Result<vk::OpenDeviceRef> open_refusing(const std::string& shader, int n) {
+    compiler.modules.clear();
+    compiler.flags.clear();
+    compiler.refused = shader;
+    compiler.n_left = n;
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* t) {
+        compiler.real_module = std::exchange(t->vkCreateShaderModule, named_module);
+        compiler.real_pipelines = std::exchange(t->vkCreateComputePipelines, named_pipelines);
+    };
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    return vk::open_device(options, detail);
+}
+
+/// Whether a module declares one of some capabilities.
+bool declares(Span<const uint32_t> words, std::initializer_list<uint32_t> capabilities) {
+    constexpr uint32_t kCapability = 17;
+    for (size_t i = 5; i < words.size(); i += words[i] >> 16)
+        for (const uint32_t c : capabilities)
+            if ((words[i] & 0xffffu) == kCapability && words[i + 1] == c) return true;
+    return false;
 }
 
 }  // namespace
@@ -261,6 +323,62 @@ TEST_CASE("the self-test multiplies in the shape and the subgroups of prompts, w
     CHECK(key.group == 32);
     CHECK(key.subgroup_size == 32);
     CHECK(columns(vk::matrix_question(t, true)) == 8);
+}
+
+TEST_CASE("a device opens without a kernel of the self-test that it can do without and says it has no memory for") {
+    if (!test::gpu_device()) return;
+    const auto verdict = [](const vk::OpenDeviceRef& opened, const std::string& check) {
+        for (const vk::Check& c : opened->selftest.checks)
+            if (c.name == check) return c;
+        return vk::Check();
+    };
+    constexpr int kAlways = 1000;
+    for (const auto& [shader, check] :
+         {std::pair("selftest_dot", "integer_dot"), std::pair("selftest_shuffle", "shuffle_xor")}) {
+        CAPTURE(std::string(shader));
+        const auto without = open_refusing(shader, kAlways), again = open_refusing(shader, 1);
+        REQUIRE_MESSAGE(without.ok(), without.status().message());
+        CHECK(!without.value()->selftest.passed(check));
+        CHECK(!(without.value()->shuffles && shader == std::string("selftest_shuffle")));
+        REQUIRE_MESSAGE(again.ok(), again.status().message());  // memory was freed meanwhile
+        const vk::DeviceTraits& t = again.value()->gpu->traits;
+        const bool there = shader == std::string("selftest_dot") ? t.dot : t.shuffle();
+        CHECK(again.value()->selftest.passed(check) == there);
+        if (there)
+            CHECK(verdict(without.value(), check).reason.find("VK_ERROR_OUT_OF_DEVICE_MEMORY") != std::string::npos);
+    }
+    for (const char* shader : {"selftest_half", "selftest_rows"}) {
+        CAPTURE(std::string(shader));
+        CHECK(open_refusing(shader, kAlways).status().code == Code::out_of_memory);
+    }
+}
+
+TEST_CASE("the self-test of shuffles is compiled as the kernels are that shuffle") {
+    if (!test::gpu_device()) return;
+    const auto opened = open_refusing("", 0);
+    REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+    if (!opened.value()->shuffles) return test::skip("needs a device with shuffles");
+    {
+        const test::ContextRig rig(test_vulkan_model::narrow_of(true));
+        const auto model = rig.load(*vk::make_backend(opened.value()));
+        const auto context = rig.context(*model, {}, 128, 32);
+        const std::vector<Token> ids = test::tiny_ids(20, 4);
+        rig.run(*context, ids, 0, false, 0);
+        rig.run(*context, Span<const Token>(ids.data(), 1), 20, true, 1);
+        REQUIRE(opened.value()->pipelines->wait_all().ok());
+    }
+    std::lock_guard<std::mutex> hold(compiler.lock);
+    constexpr uint32_t kShuffle = 65, kMatrixNv = 5357, kMatrixKhr = 6022;  // matrices ask for their own subgroups
+    int n_seen = 0;
+    for (const vk::Shaders::Module& m : test::shaders()->modules()) {
+        const auto made = compiler.flags.find(std::string(m.name));
+        if (made == compiler.flags.end() || m.name == "selftest_shuffle") continue;
+        if (!declares(m.words, {kShuffle}) || declares(m.words, {kMatrixNv, kMatrixKhr})) continue;
+        CAPTURE(std::string(m.name));
+        ++n_seen;
+        CHECK(made->second == compiler.flags.at("selftest_shuffle"));
+    }
+    CHECK(n_seen > 0);
 }
 
 TEST_CASE("a device that does not sum rows as they are summed alone is refused") {

@@ -35,7 +35,8 @@ struct SelfTest {
 /// prompts are multiplied in, else in the first shape of the device. Empty: it has none.
 PipelineKey matrix_question(const DeviceTraits& traits, bool nv);
 
-/// Runs the checks. A kernel that cannot be made is a failed check, not an error.
+/// Runs the checks. A kernel that cannot be made is a failed check, not an error; one that the device can do without
+/// also where the driver says that it has no memory for it.
 ///
 /// errors    device_lost, out_of_memory.
 /// cost      six to eight small pipelines and one submission: 20-50 ms without a pipeline cache.

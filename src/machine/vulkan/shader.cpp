@@ -480,6 +480,17 @@ Status Pipelines::wait(Id id) {
     return entries_[id].status;
 }
 
+Status Pipelines::wait_twice(Id id) {
+    Status status = wait(id);
+    if (status.code != Code::out_of_memory) return status;
+    std::vector<PipelineKey> alternatives;
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        alternatives = entries_[id].alternatives;
+    }
+    return wait(request(std::move(alternatives)));
+}
+
 bool Pipelines::done(Id id) const {
     std::lock_guard<std::mutex> hold(lock_);
     return id >= entries_.size() || entries_[id].done;

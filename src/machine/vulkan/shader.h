@@ -107,6 +107,9 @@ class Pipelines {
     /// errors    unsupported: no alternative works; the text says why each failed. bad_argument: no such shader, or the
     ///           key contradicts its contract. out_of_memory, device_lost.
     Status wait(Id id);
+    /// Likewise, and builds it again where there was no memory for it. If there is none then either, the compiler may
+    /// be at fault: vkCreateComputePipelines has no other error for a kernel that it cannot compile.
+    Status wait_twice(Id id);
     /// True if wait() would return at once.
     bool done(Id id) const;
     /// Waits for all pipelines; returns the first error.

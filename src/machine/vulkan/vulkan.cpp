@@ -33,8 +33,8 @@ Status ask_matrix(OpenDevice& c) {
     key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     key.full_subgroups = traits.full_subgroups;
     const Pipelines::Id id = c.pipelines->request(key);
-    if (Status s = c.pipelines->wait(id); !s.ok()) {
-        if (s.code == Code::device_lost || s.code == Code::out_of_memory) return s;
+    if (Status s = c.pipelines->wait_twice(id); !s.ok()) {
+        if (s.code == Code::device_lost) return s;
         *verdict = "no: " + s.text;
         return {};
     }
