@@ -149,29 +149,40 @@ class Configuration(BasePackages):
     def test_the_volk_of_gnu_radio_is_passed_over(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        include = os.path.join(folder, "include")
-        script = ("set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)\nset(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)\n"
-                  f"set(CMAKE_INCLUDE_PATH {include})\n"
-                  f"include({os.path.join(REPO, 'cmake', 'auspex_vulkan.cmake')})\n"
-                  "message(\"found: ${auspex_vulkan_headers}\")\n")
+        include, build = os.path.join(folder, "include"), os.path.join(folder, "build")
+        find = os.path.join(REPO, "cmake", "auspex_vulkan.cmake")
+        environment = {k: v for k, v in os.environ.items()
+                       if k not in ("VULKAN_SDK", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH")}
 
         def write(name, text):
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w") as file:
                 file.write(text)
-            return path
 
         def found():
-            done = run("cmake", "-P", write("find.cmake", script))
+            done = run("cmake", "-G", "Ninja", "-S", folder, "-B", build, env=environment)
             self.assertEqual(done.returncode, 0, done.stderr)
             return re.search("found: (.*)", done.stderr).group(1)
 
+        write("CMakeLists.txt", f"""cmake_minimum_required(VERSION 3.18)
+project(consumer NONE)
+set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
+set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
+set(CMAKE_INCLUDE_PATH "{include}")
+include("{find}")
+message("found: ${{auspex_volk_refused}}${{auspex_vulkan_headers}}")
+""")
         write("include/vulkan/vulkan.h", "")
         write("include/volk/volk.h", "#define INCLUDED_VOLK_RUNTIME\n")
-        self.assertEqual(found(), "")
+        self.assertEqual(found(), f"{include}/volk/volk.h is another library's. ")
         write("include/volk.h", "#define VOLK_HEADER_VERSION 304\n")
-        self.assertEqual(found(), include)
+        self.assertEqual(found(), include)  # in the same folder
+        os.remove(os.path.join(include, "volk.h"))
+        os.remove(os.path.join(include, "volk", "volk.h"))
+        self.assertEqual(found(), "")
+        write("include/Volk/volk.h", "#define VOLK_HEADER_VERSION 304\n")  # as in LunarG's SDK
+        self.assertEqual(found(), f"{include};{include}/Volk")
 
     def test_the_server_is_built_once_the_command_line_is(self):
         folder = tempfile.mkdtemp()

@@ -73,7 +73,7 @@ inline bool read_hex(std::string_view text, size_t* at, size_t n, uint32_t* out)
 
 /// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
-/// Also where n + by does not fit: drivers report limits up to the end of the type.
+/// n / by, rounded up. n + by may overflow: drivers report limits up to the end of the type.
 template <class T>
 constexpr T ceil_div(T n, T by) {
     return static_cast<T>(n / by + (n % by != 0));

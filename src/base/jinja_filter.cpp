@@ -368,7 +368,7 @@ std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* at
 Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls) {
     std::vector<size_t> order(items.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // A library may compare an item with itself, as libstdc++'s debug mode does; that it has no order is no error.
+    // Python compares nothing in a list of one item, but libstdc++'s debug mode compares each item with itself.
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
         return a != b && step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
     });
@@ -502,7 +502,7 @@ Value Run::formatted(const Marked& format, const std::vector<Value>& values) {
         } else {
             const int64_t whole = to_number(Filter::int_, v, Arguments()).integer;
             const unsigned long long bits = static_cast<unsigned long long>(whole), size = whole < 0 ? 0 - bits : bits;
-            char digits[104];
+            char digits[104];  // a sign and at most 99 digits
             // With the precision 0, C prints no digit of a zero, but Python does.
             std::snprintf(digits, sizeof digits, kind == 'x' ? "%s%.*llx" : "%s%.*llu", whole < 0 ? "-" : "",
                           static_cast<int>(std::max<int64_t>(n_digit, 1)), size);

@@ -21,7 +21,7 @@ std::string take_characters(std::string& bytes, bool all) {
 namespace text_stream_impl {
 namespace {
 
-/// One more byte: how much of `stop` the text now ends with, if it ended with n bytes of it, but not all.
+/// How many of the first bytes of `stop` the text ends with after one more byte. Before it n, fewer than all.
 size_t next_match(const std::string& stop, const std::vector<size_t>& border, size_t n, char byte) {
     while (n > 0 && byte != stop[n]) n = border[n - 1];
     return byte == stop[n] ? n + 1 : n;
