@@ -60,7 +60,8 @@ struct TwoHeaps {
     bool visible = false;          ///< the host sees heap 0 too
     bool budget = false;           ///< there is VK_EXT_memory_budget
     std::optional<uint64_t> told;  ///< the budget that it tells of each heap; not set: its size
-    bool coherent = true;  ///< false: host and device see what the other wrote to heap 1 when it is flushed alone
+    bool coherent = true;   ///< false: host and device see what the other wrote to heap 1 when it is flushed alone
+    bool combined = false;  ///< heap 1 has a type that is not cached before the cached one, as with RADV
     uint32_t real_type = 0;
     uint64_t used[2] = {}, peak[2] = {};
     std::map<VkDeviceMemory, std::pair<uint32_t, uint64_t>> placed;  ///< heap and bytes
@@ -173,6 +174,7 @@ inline void VKAPI_PTR cut_memory(VkPhysicalDevice device, VkPhysicalDeviceMemory
     p.memoryTypes[0] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | (heaps.visible ? host : 0), 0};
     p.memoryTypes[1] = {host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 1};
     if (!heaps.coherent) p.memoryTypes[1].propertyFlags &= ~VkMemoryPropertyFlags(VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
+    if (heaps.combined) p.memoryTypes[p.memoryTypeCount++] = std::exchange(p.memoryTypes[1], {host, 1});
     p.memoryHeaps[0] = {heaps.size[0], VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
     p.memoryHeaps[1] = {heaps.size[1], 0};
     for (auto* s = static_cast<VkBaseOutStructure*>(m->pNext); s; s = s->pNext)
@@ -184,11 +186,11 @@ inline void VKAPI_PTR cut_memory(VkPhysicalDevice device, VkPhysicalDeviceMemory
 }
 inline void VKAPI_PTR cut_requirements(VkDevice device, VkBuffer buffer, VkMemoryRequirements* need) {
     real_requirements(device, buffer, need);
-    need->memoryTypeBits = 3;
+    need->memoryTypeBits = heaps.combined ? 7 : 3;
 }
 inline VkResult VKAPI_PTR cut_allocate(VkDevice device, const VkMemoryAllocateInfo* info,
                                        const VkAllocationCallbacks* a, VkDeviceMemory* out) {
-    const uint32_t heap = info->memoryTypeIndex;
+    const uint32_t heap = std::min(info->memoryTypeIndex, 1u);
     if (const auto call = std::exchange(heaps.during_allocation, nullptr)) call();
     if (heaps.used[heap] + info->allocationSize > heaps.size[heap]) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkMemoryAllocateInfo real = *info;

@@ -16,7 +16,8 @@ namespace build_delta_impl {
 uint32_t choose_step(const DeviceTraits& t) {
     if (t.is_cpu()) return 128;
     if (!t.few_registers()) return t.max_group_invocations >= 1024 ? 1024 : 256;
-    // 64 subgroups of 8 spill nothing on Intel's Xe; older ones hold 56 subgroups, and would take wider ones.
+    // On Intel's Xe 512 are 64 subgroups of 8, which spill nothing. Older ones hold 56, so subgroups of 512 would be
+    // wider.
     return t.subgroup_min == 8 && t.max_group_subgroups >= 64 && t.max_group_invocations >= 512 ? 512 : 256;
 }
 
@@ -25,9 +26,8 @@ struct ScanShape {
     uint32_t loaders, rows, columns;
 };
 
-/// A workgroup takes 16 columns of a head if every core then gets at most one workgroup, or where registers are few,
-/// else
-/// 32. A software device has no use for loaders.
+/// A workgroup takes 32 columns of a head; 16 where every core then gets at most one workgroup, or where registers are
+/// few. A software device has no use for loaders.
 ScanShape choose_scan(const DeviceTraits& t, uint32_t n_head_v) {
     const uint32_t cores = t.n_core > 0 ? t.n_core : 64;
     const uint32_t columns = n_head_v * 8 > cores && !t.few_registers() ? 2 : 1;

@@ -90,8 +90,8 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
     if (had_middle) AUSPEX_TRY(tick(slot, 1).get(middle));
     if (from == 0 || last_ == 0 || (had_middle && middle == 0)) return t;
     const double us = gpu_->traits.us_between(from, last_);
-    // Intel's counters begin anew every few hours. If that looks as if they had wrapped around, the time is longer than
-    // any that a wait allows.
+    // Intel's counters begin anew every few hours. That may look as if they had wrapped around, after a time that is as
+    // a rule longer than waits last.
     if (us == 0 || us * 1000 > static_cast<double>(gpu_->timeout_ns)) return t;
     t.us = us;
     if (had_middle) t.block_us = gpu_->traits.us_between(from, middle);

@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
+#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -306,10 +307,18 @@ Result<uint64_t> Commands::tick(uint32_t i) const {
     if (!queries_ || i >= labels_.size())
         return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
     uint64_t tick = 0;
-    // Some drivers write it after they signal the semaphore.
-    AUSPEX_TRY(gpu_->check(gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick,
-                                                          VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
-                           "vkGetQueryPoolResults"));
+    VkResult r = VK_NOT_READY;
+    // Some drivers write it after they signal the semaphore. On a lost device it may never come, and a wait for it not
+    // end.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(gpu_->timeout_ns);
+    while (r == VK_NOT_READY) {
+        r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick,
+                                           VK_QUERY_RESULT_64_BIT);
+        if (r == VK_NOT_READY && std::chrono::steady_clock::now() >= end)
+            return fail(Code::device_lost, "the time of mark ", i, " did not come: the Vulkan device was lost. ",
+                        "Open the device again.");
+    }
+    AUSPEX_TRY(gpu_->check(r, "vkGetQueryPoolResults"));
     return tick;
 }
 

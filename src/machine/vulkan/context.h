@@ -161,6 +161,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Status queue_given(uint32_t n_draft, const Token* given);
     /// The tokens that the ring has beyond what was read, up to the end of a pass.
     void read_ring(Cycle* c);
+    Status gave_no_token();
     /// Makes what kernels wrote to host memory visible to the host.
     Status invalidate(const Region& r) const;
 

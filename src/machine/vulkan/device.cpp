@@ -364,7 +364,7 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
     for (const std::string& text : dozens)
         gpu->notes.push_back(
             say("passed over ", text,
-                ": it is Dozen, Vulkan over Direct3D 12, which is used where a GPU has no driver of its "
+                ": it is Dozen, Vulkan over Direct3D 12, which is used where no GPU has a driver of its "
                 "own, or by its index"));
     choice->index = best;
     choice->more = n_usable > 1;

@@ -149,9 +149,8 @@ struct DeviceTraits {
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
     /// The one memory is cut into two heaps by the driver: what the first has no room for goes to the heap of uploads,
     /// which the device reads as fast.
-    bool spills() const {
-        return uma && memory.memoryTypes[type_device].heapIndex != memory.memoryTypes[type_upload].heapIndex;
-    }
+    bool spills() const { return uma && heap_of(type_device) != heap_of(type_upload); }
+    uint32_t heap_of(uint32_t memory_type) const { return memory.memoryTypes[memory_type].heapIndex; }
     /// "discrete", "integrated", "virtual", "software" or "other".
     const char* type_name() const;
 };

@@ -103,7 +103,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     // Where two heaps share one memory, each takes what the other has no room for.
     uint32_t other = type;
     if (t.spills() && type == t.type_device) other = t.type_upload;
-    if (t.spills() && type == t.type_upload && t.device_mapped) other = t.type_device;
+    if (t.spills() && t.device_mapped && t.heap_of(type) == t.heap_of(t.type_upload)) other = t.type_device;
     if (other != type && gpu_->heap_room(type) < need.size) std::swap(type, other);
     VkMemoryAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;

@@ -456,7 +456,6 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // others: not used
-    auto heap_of = [&](uint32_t type) { return t.memory.memoryTypes[type].heapIndex; };
     // Among the types that have all of `must`: the bits of `want` count by their value, so that cached memory comes
     // before coherent memory; -1 for each of `avoid`; on a tie, the larger heap. Heap `but_heap` is left out.
     auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid,
@@ -467,10 +466,10 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
         for (uint32_t i = 0; i < t.memory.memoryTypeCount; ++i) {
             const VkMemoryPropertyFlags has = t.memory.memoryTypes[i].propertyFlags;
             if (!(need.memoryTypeBits >> i & 1u) || (has & must) != must || (has & ~kPlain)) continue;
-            if (heap_of(i) == but_heap) continue;
+            if (t.heap_of(i) == but_heap) continue;
             int score = 8 + static_cast<int>(has & want);
             for (VkMemoryPropertyFlags bit = 1; bit <= kCached; bit <<= 1) score -= (has & avoid & bit) ? 1 : 0;
-            const uint64_t heap = t.memory.memoryHeaps[heap_of(i)].size;
+            const uint64_t heap = t.memory.memoryHeaps[t.heap_of(i)].size;
             if (score > best_score || (score == best_score && heap > best_heap)) {
                 best = i;
                 best_score = score;
@@ -487,21 +486,21 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
         const VkMemoryPropertyFlags has = t.memory.memoryTypes[i].propertyFlags;
         if (!(need.memoryTypeBits >> i & 1u) || !(has & kLocal) || (has & ~kPlain)) continue;
         if (biggest == UINT32_MAX ||
-            t.memory.memoryHeaps[heap_of(i)].size > t.memory.memoryHeaps[heap_of(biggest)].size)
+            t.memory.memoryHeaps[t.heap_of(i)].size > t.memory.memoryHeaps[t.heap_of(biggest)].size)
             biggest = i;
     }
     if (local == UINT32_MAX || biggest == UINT32_MAX)
         return fail(Code::no_device, t.name, " has no device-local memory for storage buffers.");
-    if (heap_of(local) != heap_of(biggest)) local = biggest;
+    if (t.heap_of(local) != t.heap_of(biggest)) local = biggest;
     const uint32_t mapped = choose(kLocal | kVisible | kCoherent, 0, kCached);
-    const bool can_map = mapped != UINT32_MAX && heap_of(mapped) == heap_of(local);
+    const bool can_map = mapped != UINT32_MAX && t.heap_of(mapped) == t.heap_of(local);
     const bool want_map = direct_upload < 0 ? t.uma : direct_upload != 0;
     t.type_device = can_map && want_map ? mapped : local;
     const auto flags_of = [&](uint32_t type) { return t.memory.memoryTypes[type].propertyFlags; };
     t.device_mapped = (flags_of(t.type_device) & (kVisible | kCoherent)) == (kVisible | kCoherent);
     // Where memory is shared, uploads take another heap than kernels if there is one, so that kernels can spill to it:
     // RADV cuts the memory of an APU into a device-local heap of two thirds, which the host sees, and one of the rest.
-    if (t.uma) t.type_upload = choose(kVisible | kCoherent, 0, 0, heap_of(t.type_device));
+    if (t.uma) t.type_upload = choose(kVisible | kCoherent, 0, 0, t.heap_of(t.type_device));
     if (t.type_upload == UINT32_MAX) t.type_upload = choose(kVisible | kCoherent, 0, t.uma ? 0 : kLocal);
     t.type_readback = choose(kVisible, kCached | kCoherent, t.uma ? 0 : kLocal);
     if (t.type_upload == UINT32_MAX || t.type_readback == UINT32_MAX)
