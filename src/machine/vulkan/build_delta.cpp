@@ -16,8 +16,8 @@ namespace build_delta_impl {
 uint32_t choose_step(const DeviceTraits& t) {
     if (t.is_cpu()) return 128;
     if (!t.few_registers()) return t.max_group_invocations >= 1024 ? 1024 : 256;
-    // On Intel's Xe 512 are 64 subgroups of 8, which spill nothing. Older ones hold 56, so subgroups of 512 would be
-    // wider.
+    // 512 invocations are 64 subgroups of 8 on Intel's Xe, and spill nothing. Older GPUs of Intel hold 56 subgroups in
+    // a workgroup, so that the compiler would have to widen them.
     return t.subgroup_min == 8 && t.max_group_subgroups >= 64 && t.max_group_invocations >= 512 ? 512 : 256;
 }
 

@@ -90,8 +90,8 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
     if (had_middle) AUSPEX_TRY(tick(slot, 1).get(middle));
     if (from == 0 || last_ == 0 || (had_middle && middle == 0)) return t;
     const double us = gpu_->traits.us_between(from, last_);
-    // Intel's counters begin anew every few hours. That may look as if they had wrapped around, after a time that is as
-    // a rule longer than waits last.
+    // Intel's counters restart every few hours. Where that looks like a wrap-around, the difference is usually longer
+    // than a wait may take.
     if (us == 0 || us * 1000 > static_cast<double>(gpu_->timeout_ns)) return t;
     t.us = us;
     if (had_middle) t.block_us = gpu_->traits.us_between(from, middle);

@@ -15,7 +15,7 @@
 #include <volk.h>
 #endif
 #ifndef VOLK_HEADER_VERSION
-#error "volk.h is not Vulkan's meta-loader (Debian: libvulkan-volk-dev), but perhaps GNU Radio's VOLK. Put it first."
+#error "this volk.h is another library's, such as GNU Radio's: put Vulkan's first (Debian: libvulkan-volk-dev)"
 #endif
 
 #endif
