@@ -40,7 +40,7 @@ AUSPEX_CONST uint kChunkOctave = 128;
 // pass nor how many workgroups share a row's keys decide its bits. Multiples of the keys that a kernel takes at a time.
 AUSPEX_CONST uint kSegment = 2048;
 AUSPEX_CONST uint kSegmentOctave = 8;
-AUSPEX_CONST uint kTileKeys = 32;      // keys of a block of attend_tile.comp
+AUSPEX_CONST uint kTileKeys = 32;      // keys of a block of attend_tile.comp and attend_shared.comp
 AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attention: a multiple of this
 
 // How the next token is sampled: the fields of the public Sampling by their names, except the seed and the biases.
@@ -225,6 +225,7 @@ AUSPEX_CONST uint kAttendPerHead = 8;      // one gate value per head
 AUSPEX_CONST uint kQueriesNone = 0;
 AUSPEX_CONST uint kQueriesFloat = 1;  // for attend_rows: f32 [n_head_kv, part_stride / 64, D_HEAD, 64]
 AUSPEX_CONST uint kQueriesHalf = 2;   // for attend_tile: f16 [n_head_kv, part_stride / 16, D_HEAD / 16, 32, 8]
+AUSPEX_CONST uint kQueriesRows = 3;   // for attend_shared: f16 [n_head_kv, part_stride, D_HEAD]
 
 // Formats of keys and values: a specialization constant of every attention kernel; kv_formats.glsl.
 AUSPEX_CONST uint kKvF16 = 0;

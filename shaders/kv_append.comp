@@ -11,9 +11,9 @@
 //         5 k, 6 v  see kv_formats.glsl                                written
 //         7 query   see kQueries... in args.h                          written unless QUERIES is kQueriesNone
 // Push    AttendArgs
-// Spec    D_HEAD 128 or 256. QUERIES: kQueries...; query i of a kv head is head i % PER_KV of row i / PER_KV. Halves
-//         stand as attend_tile's matrices want them: lane (g, t) of 16 queries and block b of 32 columns has columns 8
-//         t + 4 m .. + 3 of queries g and g + 8 for its matrix 2 b + m. K_TYPE, V_TYPE kKv...
+// Spec    D_HEAD 128 or 256. QUERIES: kQueries...; query i of a kv head is head i % PER_KV of row i / PER_KV.
+//         kQueriesHalf: as attend_tile's matrices want them: lane (g, t) of 16 queries and block b of 32 columns has
+//         columns 8 t + 4 m .. + 3 of queries g and g + 8 for its matrix 2 b + m. K_TYPE, V_TYPE kKv...
 // Grid    x: any; n_row * (n_head_kv + n_head) * D_HEAD / 1024 workgroups are busy once each. Group 256: 1024 /
 //         D_HEAD heads at a time
 // Shared  4.2 KiB
@@ -67,15 +67,18 @@ void main() {
         const vec4 x = q_s[stream * QUADS + place(quad)];
         if (is_key) {
             kv_store(real, h * args.capacity + slot_of(p), quad, x, v);
-        } else if (real && QUERIES == kQueriesHalf) {
-            const uint i = row * per_kv + h % per_kv, tile = ((h / per_kv) * args.part_stride + i) / 16u;
-            const uint to = (tile * (D_HEAD / 16u) + (quad / 8u) * 2u + (quad & 1u)) * 32u + (i & 7u) * 4u
-                + (quad & 7u) / 2u;
-            query_halves[2u * to + ((i >> 3) & 1u)] = kv_halves(x);
         } else if (real) {
-            const uint i = row * per_kv + h % per_kv;
-            const uint to = ((h / per_kv) * args.part_stride + i) / 64u * D_HEAD * 64u + i % 64u;
-            [[unroll]] for (uint e = 0u; e < 4u; e++) query[to + (quad * 4u + e) * 64u] = x[e];
+            const uint i = row * per_kv + h % per_kv, at_query = (h / per_kv) * args.part_stride + i;
+            if (QUERIES == kQueriesHalf) {
+                const uint to = (at_query / 16u * (D_HEAD / 16u) + (quad / 8u) * 2u + (quad & 1u)) * 32u
+                    + (i & 7u) * 4u + (quad & 7u) / 2u;
+                query_halves[2u * to + ((i >> 3) & 1u)] = kv_halves(x);
+            } else if (QUERIES == kQueriesRows) {
+                query_halves[at_query * QUADS + quad] = kv_halves(x);
+            } else {
+                const uint to = at_query / 64u * D_HEAD * 64u + i % 64u;
+                [[unroll]] for (uint e = 0u; e < 4u; e++) query[to + (quad * 4u + e) * 64u] = x[e];
+            }
         }
         barrier();
     }

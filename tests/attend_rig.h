@@ -151,9 +151,15 @@ struct Attend {
         return all;
     }
 
-    /// units, tiles: on matrix units; append: fills the caches and no more
-    enum class How { fused, units, split, rows, plain, append, tiles };
-    /// Of How::tiles and How::rows, which has one group. whole: partials of all queries fit, else those of one block.
+    /// units, tiles, shared: on matrix units; append: fills the caches and no more
+    enum class How { fused, units, split, rows, plain, append, tiles, shared };
+    static bool of_prompts(How how) { return how == How::tiles || how == How::shared || how == How::rows; }
+    static vk::AttendKernel kernel_of(How how) {
+        return how == How::tiles    ? vk::AttendKernel::tile
+               : how == How::shared ? vk::AttendKernel::shared
+                                    : vk::AttendKernel::rows;
+    }
+    /// Of prompts; rows have one group, shared no 64. whole: partials of all queries fit, else those of one block.
     struct Tiles {
         u32 group = 256, split = 0;
         bool whole = true;
@@ -209,15 +215,13 @@ struct Attend {
             push.part_stride = 64 * n_tile;
             rig.run("kv_append", 256,
                     {{s::kv_append::kDHead, c.d_head},
-                     {s::kv_append::kQueries, how == How::tiles  ? kQueriesHalf
-                                              : how == How::rows ? kQueriesFloat
-                                                                 : kQueriesNone},
+                     {s::kv_append::kQueries, of_prompts(how) ? vk::attend_queries(kernel_of(how)) : kQueriesNone},
                      {s::kv_append::kKType, fk},
                      {s::kv_append::kVType, fv}},
                     {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
-        if (how == How::tiles || how == How::rows) {
-            record_tiles(push, how == How::tiles);
+        if (of_prompts(how)) {
+            record_tiles(push, kernel_of(how));
         } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
             rig.bind("attend_step", 256,
@@ -249,11 +253,11 @@ struct Attend {
         }
     }
 
-    void record_tiles(AttendArgs push, bool matrix) {
+    void record_tiles(AttendArgs push, vk::AttendKernel kernel) {
         namespace s = vk::spec;
         vk::AttendTileChoice choice;
-        choice.matrix = matrix;
-        choice.group = matrix ? tiles.group : 256;
+        choice.kernel = kernel;
+        choice.group = kernel == vk::AttendKernel::rows ? 256 : tiles.group;
         choice.split = tiles.split;
         const vk::PipelineKey key = choice.key(c.d_head, format_of(c.k), format_of(c.v), push, rig.vulkan.gpu->traits);
         const u32 n_block = 64 * n_tile / kAttendRound, n_round = tiles.whole ? 1 : n_block;

@@ -142,6 +142,7 @@ vk::OpenDeviceRef open_family(const std::string& family) {
     REQUIRE(vk::Pipelines::create(device->gpu, shaders(), {}, vk::Pipelines::kNoThread).get(device->pipelines).ok());
     device->shuffles = device->gpu->traits.subgroup_size >= 8;
     device->gemm_matrix = vk::gemm_matrix_fits(device->gpu->traits);
+    if (device->gemm_matrix && vk::attend_shared_fits(device->gpu->traits)) device->attend = vk::AttendKernel::shared;
     return device;
 }
 

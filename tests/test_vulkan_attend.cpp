@@ -2,9 +2,11 @@
 // shares its step.
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
+#include "../src/machine/vulkan/tune_gemm.h"
 #include "attend_rig.h"
 
 using namespace test_attend;
+using vk::AttendKernel;
 
 namespace {
 
@@ -29,12 +31,17 @@ std::vector<float> tail(const std::vector<float>& all, const Attend& of, u32 fro
     return {all.begin() + static_cast<std::ptrdiff_t>(size_t(from - first) * of.out_width), all.end()};
 }
 
-/// Skips the test on a device without matrix units.
-bool has_tiles(test::Vulkan& vulkan) {
-    if (test::matrices(vulkan).prompts) return true;
-    test::skip("needs a device with matrix units of 16x8x16 halves");
-    vulkan.finish();
-    return false;
+/// The kernels of prompts on matrix units that the device can run. Skips the test where there are none.
+std::vector<Attend::How> matrix_kernels(test::Vulkan& vulkan) {
+    std::vector<Attend::How> all;
+    const vk::DeviceTraits& traits = vulkan.gpu->traits;
+    if (test::matrices(vulkan).prompts) all.push_back(Attend::How::tiles);
+    if (vk::gemm_matrix_fits(traits) && vk::attend_shared_fits(traits)) all.push_back(Attend::How::shared);
+    if (all.empty()) {
+        test::skip("needs a device with matrix units of 16x8x16 or 16x16x16 halves");
+        vulkan.finish();
+    }
+    return all;
 }
 
 constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved,
@@ -45,7 +52,8 @@ constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved,
 TEST_CASE("attention of prompts on matrix units agrees with double precision in every format and window") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
-    if (!has_tiles(*vulkan)) return;
+    const std::vector<Attend::How> kernels = matrix_kernels(*vulkan);
+    if (kernels.empty()) return;
     const AttendCase cases[] = {
         {4, 2, 256, 64, 0, 0, kQwen, 131, 0},
         {4, 2, 256, 64, 9, 4, kQwen, 140, 0, Type::q4_0, Type::q8_0},
@@ -64,11 +72,13 @@ TEST_CASE("attention of prompts on matrix units agrees with double precision in 
         CAPTURE(c.window);
         const u32 from = c.n > 1000 ? c.n - 20 : c.first_key;
         // Queries and weights are halves, and so are unpacked keys and values.
-        const std::vector<float> tiles = attend.run(Attend::How::tiles, kRows);
-        const std::vector<double> want = attend.expected_of_caches(from);
-        CHECK(off_rms(tail(tiles, attend, from), want, c.d_head) < 5e-3);
         const std::vector<float> rows = attend.run(Attend::How::rows, kRows);
+        const std::vector<double> want = attend.expected_of_caches(from);
         CHECK(off_rms(tail(rows, attend, from), want, c.d_head) < 1e-4);
+        for (const Attend::How how : kernels) {
+            CAPTURE(int(how));
+            CHECK(off_rms(tail(attend.run(how, kRows), attend, from), want, c.d_head) < 5e-3);
+        }
     }
     vulkan->finish();
 }
@@ -76,7 +86,8 @@ TEST_CASE("attention of prompts on matrix units agrees with double precision in 
 TEST_CASE("attention of prompts on matrix units has the same bits for every tile, split, round and number of rows") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
-    if (!has_tiles(*vulkan)) return;
+    const std::vector<Attend::How> kernels = matrix_kernels(*vulkan);
+    if (kernels.empty()) return;
     const AttendCase cases[] = {
         {8, 1, 256, 64, 0, 0, kQwen, 4500, 0},           // three segments, three blocks of queries
         {6, 1, 256, 64, 300, 5, kStep, 2200, 400},       // a ring that wraps and keeps its first rows
@@ -90,15 +101,20 @@ TEST_CASE("attention of prompts on matrix units has the same bits for every tile
         Attend attend(*vulkan, c);
         CAPTURE(c.n);
         attend.tiles = {256, 0, true};
-        const std::vector<float> all = attend.run(Attend::How::tiles, kRows);
         const std::vector<float> rows = attend.run(Attend::How::rows, kRows);
-        CHECK(off_rms(all, std::vector<double>(rows.begin(), rows.end()), c.d_head) < 5e-3);
-        for (const Attend::Tiles& t :
-             {Attend::Tiles{64, 0, true}, {128, 1, true}, {256, 1, true}, {256, 1, false}, {128, 0, false}}) {
-            CAPTURE(t.group);
-            CAPTURE(t.split);
-            attend.tiles = t;
-            CHECK(same_bits(all, attend.run(Attend::How::tiles, t.group == 128 ? 23 : kRows)));
+        for (const Attend::How how : kernels) {
+            CAPTURE(int(how));
+            attend.tiles = {256, 0, true};
+            const std::vector<float> all = attend.run(how, kRows);
+            CHECK(off_rms(all, std::vector<double>(rows.begin(), rows.end()), c.d_head) < 5e-3);
+            for (const Attend::Tiles& t :
+                 {Attend::Tiles{64, 0, true}, {128, 1, true}, {256, 1, true}, {256, 1, false}, {128, 0, false}}) {
+                CAPTURE(t.group);
+                CAPTURE(t.split);
+                if (how == Attend::How::shared && t.group == 64) continue;
+                attend.tiles = t;
+                CHECK(same_bits(all, attend.run(how, t.group == 128 ? 23 : kRows)));
+            }
         }
     }
     vulkan->finish();
@@ -148,26 +164,46 @@ TEST_CASE("attention on matrix units lets a block of keys wrap only where sinks 
     CHECK(wraps(0, 400) == 1);
 }
 
+TEST_CASE(
+    "attention on matrix units of any layout needs 44 KiB of shared memory, shuffles, votes and halves to nearest") {
+    vk::DeviceTraits device;
+    device.rounding_rte16 = true;
+    device.subgroup_ops = VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
+    device.max_shared_bytes = 49152;
+    CHECK(vk::attend_shared_fits(device));
+    vk::DeviceTraits small = device, no_vote = device, no_shuffle = device, cuts_off = device;
+    small.max_shared_bytes = 32768;
+    no_vote.subgroup_ops = VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    no_shuffle.subgroup_ops = VK_SUBGROUP_FEATURE_VOTE_BIT;
+    cuts_off.rounding_rte16 = false;
+    for (const vk::DeviceTraits& other : {small, no_vote, no_shuffle, cuts_off}) CHECK(!vk::attend_shared_fits(other));
+    // Tiles as on matrix units of the other kernel: one of 64 queries where there are no more.
+    CHECK(vk::choose_attend_tile(device, AttendKernel::shared, 64, 4, 1, 1 << 20).tile() == 64);
+    CHECK(vk::choose_attend_tile(device, AttendKernel::shared, 65, 4, 1, 1 << 20).tile() == 128);
+    CHECK(vk::choose_attend_tile(device, AttendKernel::rows, 65, 4, 1, 1 << 20).tile() == 64);
+}
+
 TEST_CASE("rounds of prompt attention have room for every segment, and their partials stay within the bound") {
     for (u32 n_context : {1u, 2048u, 2049u, 16384u, 16385u, 131072u, 1u << 20}) {
         // The spans of the kernels, counted one by one.
         u32 n = 0;
         for (uint64_t at = 0; at < n_context; n++) at += uint64_t{kSegment} << n / kSegmentOctave;
         CHECK(vk::kSegments.seen_max(n_context, 0, 0, 1) == n);
-        for (const bool matrix : {true, false})
+        for (const AttendKernel kernel : {AttendKernel::tile, AttendKernel::shared, AttendKernel::rows})
             for (u32 n_query : {16u, 64u, 128u, 500u, 2048u, 6144u, 16384u})
                 for (u32 n_head_kv : {1u, 4u, 16u}) {
-                    const u32 parts = vk::attend_parts(matrix, n_query, n_head_kv, 256, n);
+                    const u32 parts = vk::attend_parts(kernel, n_query, n_head_kv, 256, n);
                     CHECK(parts % kAttendRound == 0);
                     CHECK(parts >= std::max(kAttendRound * n, n_query));
                     const uint64_t bytes = uint64_t{parts} * n_head_kv * 256 * 4,
-                                   max_bytes = matrix ? vk::kAttendPartBytes : vk::kAttendPartBytesPlain;
+                                   max_bytes =
+                                       kernel != AttendKernel::rows ? vk::kAttendPartBytes : vk::kAttendPartBytesPlain;
                     if (parts > std::max(kAttendRound * n, n_query + kAttendRound)) CHECK(bytes <= max_bytes);
                     vk::DeviceTraits traits;
                     for (u32 cores : {0u, 8u, 132u}) {
                         traits.n_core = cores;
                         const vk::AttendTileChoice c =
-                            vk::choose_attend_tile(traits, matrix, n_query, n_head_kv, n, parts);
+                            vk::choose_attend_tile(traits, kernel, n_query, n_head_kv, n, parts);
                         CHECK(c.n_tile * c.tile() >= n_query);
                         CHECK(uint64_t{c.n_round} * (parts / c.n_split) >= n_query);
                         CHECK(c.n_split == (c.split != 0 ? n : 1));
@@ -178,18 +214,19 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
     // Where few tiles meet many keys, the keys are split; many tiles keep all of theirs.
     vk::DeviceTraits h200;
     h200.n_core = 132;
-    CHECK(vk::choose_attend_tile(h200, true, 2048, 4, 16, 1 << 20).split == 1);
-    CHECK(vk::choose_attend_tile(h200, true, 8192, 4, 16, 1 << 20).split == 0);
-    CHECK(vk::choose_attend_tile(h200, true, 6144, 4, 16, 1 << 20).split == 1);  // of the second wave a half
-    CHECK(vk::choose_attend_tile(h200, true, 2048, 4, 1, 1 << 20).split == 0);
-    CHECK(vk::choose_attend_tile(h200, true, 64, 4, 16, 1 << 20).group == 128);
+    CHECK(vk::choose_attend_tile(h200, AttendKernel::tile, 2048, 4, 16, 1 << 20).split == 1);
+    CHECK(vk::choose_attend_tile(h200, AttendKernel::tile, 8192, 4, 16, 1 << 20).split == 0);
+    // Of the second wave a half.
+    CHECK(vk::choose_attend_tile(h200, AttendKernel::tile, 6144, 4, 16, 1 << 20).split == 1);
+    CHECK(vk::choose_attend_tile(h200, AttendKernel::tile, 2048, 4, 1, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(h200, AttendKernel::tile, 64, 4, 16, 1 << 20).group == 128);
     // Where loops are short, no workgroup sees more than a segment.
     vk::DeviceTraits llvmpipe;
     llvmpipe.n_core = 1;
-    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 16, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(llvmpipe, AttendKernel::rows, 256, 2, 16, 1 << 20).split == 0);
     llvmpipe.short_loops = true;
-    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 16, 1 << 20).n_split == 16);
-    CHECK(vk::choose_attend_tile(llvmpipe, false, 256, 2, 1, 1 << 20).split == 0);
+    CHECK(vk::choose_attend_tile(llvmpipe, AttendKernel::rows, 256, 2, 16, 1 << 20).n_split == 16);
+    CHECK(vk::choose_attend_tile(llvmpipe, AttendKernel::rows, 256, 2, 1, 1 << 20).split == 0);
 }
 
 TEST_CASE("an attention row is within its bound and has the same bits alone or among nine at every chunk boundary") {

@@ -88,6 +88,33 @@ TEST_CASE("back-end equivalence: the CPU's rows in every KV format, window and c
     });
 }
 
+TEST_CASE("back-end equivalence: attention on matrix units of any layout gives the CPU's rows in every KV format") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    vk::OpenDeviceRef device;
+    Status s = vk::open_device(options, {}).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    if (!device->gemm_matrix || !vk::attend_shared_fits(device->gpu->traits))
+        return test::skip("needs a device with matrix units of 16x16x16 halves");
+    device->attend = vk::AttendKernel::shared;
+    device->small_bytes = 0;
+    each_format([&](Rig& rig, const Formats& f) {
+        std::shared_ptr<LoadedModel> model;
+        REQUIRE(vk::make_backend(device)->load(rig.plan, rig.weights, {}).get(model).ok());
+        const std::vector<Token> ids = tiny_ids(80, 21);
+        const KvOptions kv = window(30, 4, f.k, f.v);
+        auto gpu = rig.context(*model, 512, 64, kv), cpu = rig.context(*rig.cpu, 512, 64, kv);
+        uint32_t at = 0;
+        for (uint32_t n : {27u, 40u, 13u}) {
+            CHECK(error_of(rig.run(*gpu, part(ids, at, n), at, false, 1),
+                           rig.run(*cpu, part(ids, at, n), at, false, 1)) < f.bound);
+            at += n;
+        }
+    });
+}
+
 TEST_CASE("row invariance and commit equivalence hold on the GPU in every KV format and in a sliding window") {
     if (!shared_gpu()) return;
     HotPath hot_path;

@@ -50,9 +50,9 @@ struct Needs {
     std::vector<SlotId> together;  ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0,
              d_pack = 0, d_swiglu = 0;
-    uint32_t n_row_max;          ///< of the tape that is looked at
-    bool attend_matrix = false;  ///< attention of many rows runs on matrix units
-    bool shuffles = false;       ///< of the device
+    uint32_t n_row_max;                        ///< of the tape that is looked at
+    AttendKernel attend = AttendKernel::rows;  ///< of many rows
+    bool shuffles = false;                     ///< of the device
     MoeNeeds moe;
     uint64_t spare_bytes = 0;  ///< of a recurrent state from row to row (delta_any)
 
@@ -127,7 +127,7 @@ struct Needs {
             std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, args::kAttendRound) * a.d_head);
         if (!fast_attend(shuffles, a)) return;
         const uint64_t parts =
-            uint64_t{a.n_head_kv} * attend_parts(attend_matrix, n_row_max * per_kv, a.n_head_kv, a.d_head,
+            uint64_t{a.n_head_kv} * attend_parts(attend, n_row_max * per_kv, a.n_head_kv, a.d_head,
                                                  kSegments.seen_max(n_context, shape.window, shape.sinks, n_row_max));
         part_floats = std::max(part_floats, parts * a.d_head);
         stat_floats = std::max(stat_floats, parts * 2);
@@ -242,7 +242,7 @@ Status Buffers::lay_out(Planned* to) {
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     Needs needs(plan, b.n_row_max);
     b.n_half = options.exact_prompts ? 2 : 1;
-    needs.attend_matrix = b.attend_matrix = model.device->attend_matrix && !options.exact_prompts;
+    needs.attend = b.attend = options.exact_prompts ? AttendKernel::rows : model.device->attend;
     needs.shuffles = model.device->shuffles;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {

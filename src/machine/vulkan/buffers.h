@@ -136,8 +136,8 @@ struct Buffers {
 
     uint32_t n_half = 1;  ///< halves of a value in rows packed for products: 2 if those products are exact
     bool exact() const { return n_half == 2; }
-    bool attend_matrix = false;  ///< attention of many rows runs on matrix units
-    uint32_t n_row_max = 0;      ///< rows the row buffers hold
+    AttendKernel attend = AttendKernel::rows;  ///< of many rows
+    uint32_t n_row_max = 0;                    ///< rows the row buffers hold
     uint32_t n_context = 0;
     uint32_t n_sample_part = 0;
 

@@ -175,12 +175,12 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const bool matrix = buffers_.attend_matrix;
+    const AttendKernel kernel = buffers_.attend;
     const uint32_t n_query = pass.n_row * (a.n_head / a.n_head_kv);
     args::AttendArgs p = attend_args(op, write, ceil_div(n_query, args::kAttendRound) * args::kAttendRound);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, matrix ? args::kQueriesHalf : args::kQueriesFloat),
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, attend_queries(kernel)),
              {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
               kv.v, buffers_.query},
              p, {build_attention_impl::kv_append_groups(traits_, pass.n_row * (a.n_head_kv + a.n_head) * a.d_head)},
@@ -190,7 +190,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
                                    buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
     p.n_part = static_cast<uint32_t>(room / args::kAttendRound * args::kAttendRound);
     const AttendTileChoice c = choose_attend_tile(
-        traits_, matrix, n_query, a.n_head_kv,
+        traits_, kernel, n_query, a.n_head_kv,
         kSegments.seen_max(buffers_.n_context, kv.shape.window, kv.shape.sinks, pass.n_row), p.n_part);
     const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, p, traits_),
                       join = key_of("attend_join", 256,
@@ -200,7 +200,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     for (p.round = 0; p.round < c.n_round; ++p.round) {
         uses({{id(kStep), op.state, id(kQuery)}, {id(kPart)}});
         dispatch(tile, {buffers_.step, buffers_.query, kv.k, kv.v, buffers_.part, buffers_.stat}, p,
-                 {c.n_tile, a.n_head_kv, c.n_split}, matrix ? "attend tiles" : "attend rows");
+                 {c.n_tile, a.n_head_kv, c.n_split}, kernel == AttendKernel::rows ? "attend rows" : "attend tiles");
         uses({{id(kStep), op.in[0], id(kPart)}, {op.out}});
         dispatch(join, {buffers_.step, buffers_.group[op.in[0]], buffers_.part, buffers_.stat, buffers_.row[op.out]}, p,
                  {ceil_div(n_join, join_y), join_y}, "attend join");

@@ -78,120 +78,129 @@ constexpr SpecId kKType{0x302};
 constexpr SpecId kVType{0x303};
 constexpr SpecId kSplit{0x304};
 }  // namespace attend_rows
+namespace attend_shared {
+constexpr SpecId kSplit{0x401};
+constexpr SpecId kKType{0x402};
+constexpr SpecId kVType{0x403};
+constexpr SpecId kUnitM{0x404};
+constexpr SpecId kUnitN{0x405};
+constexpr SpecId kUnitK{0x406};
+constexpr SpecId kWraps{0x407};
+}  // namespace attend_shared
 namespace attend_step {
-constexpr SpecId kDHead{0x401};
-constexpr SpecId kTile{0x402};
-constexpr SpecId kAppend{0x403};
-constexpr SpecId kKType{0x404};
-constexpr SpecId kVType{0x405};
-constexpr SpecId kPerKv{0x406};
+constexpr SpecId kDHead{0x501};
+constexpr SpecId kTile{0x502};
+constexpr SpecId kAppend{0x503};
+constexpr SpecId kKType{0x504};
+constexpr SpecId kVType{0x505};
+constexpr SpecId kPerKv{0x506};
 }  // namespace attend_step
 namespace attend_tile {
-constexpr SpecId kSplit{0x501};
-constexpr SpecId kKType{0x502};
-constexpr SpecId kVType{0x503};
-constexpr SpecId kUnitM{0x504};
-constexpr SpecId kUnitN{0x505};
-constexpr SpecId kUnitK{0x506};
-constexpr SpecId kWraps{0x507};
+constexpr SpecId kSplit{0x601};
+constexpr SpecId kKType{0x602};
+constexpr SpecId kVType{0x603};
+constexpr SpecId kUnitM{0x604};
+constexpr SpecId kUnitN{0x605};
+constexpr SpecId kUnitK{0x606};
+constexpr SpecId kWraps{0x607};
 }  // namespace attend_tile
 namespace delta_mix {
-constexpr SpecId kRows{0xa01};
+constexpr SpecId kRows{0xb01};
 }  // namespace delta_mix
 namespace delta_scan {
-constexpr SpecId kLoaders{0xb01};
-constexpr SpecId kRows{0xb02};
-constexpr SpecId kColumns{0xb03};
+constexpr SpecId kLoaders{0xc01};
+constexpr SpecId kRows{0xc02};
+constexpr SpecId kColumns{0xc03};
 }  // namespace delta_scan
 namespace delta_step {
-constexpr SpecId kMaxRow{0xc01};
-constexpr SpecId kChained{0xc02};
+constexpr SpecId kMaxRow{0xd01};
+constexpr SpecId kChained{0xd02};
 }  // namespace delta_step
 namespace gemm {
-constexpr SpecId kGroupM{0xf01};
-constexpr SpecId kAlongN{0xf02};
-constexpr SpecId kStaged{0xf03};
-constexpr SpecId kMode{0xf04};
-constexpr SpecId kMask{0xf05};
+constexpr SpecId kGroupM{0x1001};
+constexpr SpecId kAlongN{0x1002};
+constexpr SpecId kStaged{0x1003};
+constexpr SpecId kMode{0x1004};
+constexpr SpecId kMask{0x1005};
 }  // namespace gemm
 namespace gemm_mma {
-constexpr SpecId kGroupM{0x1001};
-constexpr SpecId kGroupN{0x1002};
-constexpr SpecId kSubgroupM{0x1003};
-constexpr SpecId kSubgroupN{0x1004};
-constexpr SpecId kStages{0x1005};
-constexpr SpecId kEpilogue{0x1006};
-constexpr SpecId kScaled{0x1007};
-constexpr SpecId kUnitM{0x1008};
-constexpr SpecId kUnitN{0x1009};
-constexpr SpecId kUnitK{0x100a};
-constexpr SpecId kExperts{0x100b};
-constexpr SpecId kExact{0x100c};
+constexpr SpecId kGroupM{0x1101};
+constexpr SpecId kGroupN{0x1102};
+constexpr SpecId kSubgroupM{0x1103};
+constexpr SpecId kSubgroupN{0x1104};
+constexpr SpecId kStages{0x1105};
+constexpr SpecId kEpilogue{0x1106};
+constexpr SpecId kScaled{0x1107};
+constexpr SpecId kUnitM{0x1108};
+constexpr SpecId kUnitN{0x1109};
+constexpr SpecId kUnitK{0x110a};
+constexpr SpecId kExperts{0x110b};
+constexpr SpecId kExact{0x110c};
 }  // namespace gemm_mma
 namespace gemm_pack {
-constexpr SpecId kNorm{0x1101};
-constexpr SpecId kSquares{0x1102};
-constexpr SpecId kExact{0x1103};
+constexpr SpecId kNorm{0x1201};
+constexpr SpecId kSquares{0x1202};
+constexpr SpecId kExact{0x1203};
 }  // namespace gemm_pack
 namespace kv_any {
-constexpr SpecId kDHead{0x1301};
-constexpr SpecId kKType{0x1302};
-constexpr SpecId kVType{0x1303};
+constexpr SpecId kDHead{0x1401};
+constexpr SpecId kKType{0x1402};
+constexpr SpecId kVType{0x1403};
 }  // namespace kv_any
 namespace kv_append {
-constexpr SpecId kDHead{0x1401};
-constexpr SpecId kQueries{0x1402};
-constexpr SpecId kKType{0x1403};
-constexpr SpecId kVType{0x1404};
+constexpr SpecId kDHead{0x1501};
+constexpr SpecId kQueries{0x1502};
+constexpr SpecId kKType{0x1503};
+constexpr SpecId kVType{0x1504};
 }  // namespace kv_append
 namespace matrix_layout {
-constexpr SpecId kUnitM{0x1501};
-constexpr SpecId kUnitN{0x1502};
-constexpr SpecId kUnitK{0x1503};
+constexpr SpecId kUnitM{0x1601};
+constexpr SpecId kUnitN{0x1602};
+constexpr SpecId kUnitK{0x1603};
 }  // namespace matrix_layout
 namespace matvec {
-constexpr SpecId kXRows{0x1601};
-constexpr SpecId kSplit{0x1602};
-constexpr SpecId kTiles{0x1603};
-constexpr SpecId kNorm{0x1604};
-constexpr SpecId kEpilogue{0x1605};
-constexpr SpecId kRole{0x1606};
-}  // namespace matvec
-namespace matvec_mma {
 constexpr SpecId kXRows{0x1701};
 constexpr SpecId kSplit{0x1702};
 constexpr SpecId kTiles{0x1703};
 constexpr SpecId kNorm{0x1704};
 constexpr SpecId kEpilogue{0x1705};
-constexpr SpecId kChunk{0x1706};
-constexpr SpecId kUnitM{0x1707};
-constexpr SpecId kUnitN{0x1708};
-constexpr SpecId kUnitK{0x1709};
-constexpr SpecId kTeams{0x170a};
-constexpr SpecId kRole{0x170b};
-constexpr SpecId kSubgroupScores{0x170c};
-constexpr SpecId kChained{0x170d};
-constexpr SpecId kPrivateRows{0x170e};
+constexpr SpecId kRole{0x1706};
+}  // namespace matvec
+namespace matvec_mma {
+constexpr SpecId kXRows{0x1801};
+constexpr SpecId kSplit{0x1802};
+constexpr SpecId kTiles{0x1803};
+constexpr SpecId kNorm{0x1804};
+constexpr SpecId kEpilogue{0x1805};
+constexpr SpecId kChunk{0x1806};
+constexpr SpecId kUnitM{0x1807};
+constexpr SpecId kUnitN{0x1808};
+constexpr SpecId kUnitK{0x1809};
+constexpr SpecId kTeams{0x180a};
+constexpr SpecId kRole{0x180b};
+constexpr SpecId kSubgroupScores{0x180c};
+constexpr SpecId kChained{0x180d};
+constexpr SpecId kPrivateRows{0x180e};
 }  // namespace matvec_mma
 namespace moe_router {
-constexpr SpecId kXRows{0x1a01};
-constexpr SpecId kNorm{0x1a02};
-constexpr SpecId kChained{0x1a03};
+constexpr SpecId kXRows{0x1b01};
+constexpr SpecId kNorm{0x1b02};
+constexpr SpecId kChained{0x1b03};
 }  // namespace moe_router
 namespace moe_router_rows {
-constexpr SpecId kNorm{0x1b01};
+constexpr SpecId kNorm{0x1c01};
 }  // namespace moe_router_rows
 namespace sample_draw {
-constexpr SpecId kFrom{0x2101};
+constexpr SpecId kFrom{0x2201};
 }  // namespace sample_draw
 namespace sample_gather {
-constexpr SpecId kFrom{0x2301};
+constexpr SpecId kFrom{0x2401};
 }  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2901};
-constexpr SpecId kNRow{0x2901};
-constexpr SpecId kUnitN{0x2902};
-constexpr SpecId kUnitK{0x2903};
+constexpr SpecId kUnitM{0x2a01};
+constexpr SpecId kNRow{0x2a01};
+constexpr SpecId kUnitN{0x2a02};
+constexpr SpecId kUnitK{0x2a03};
 }  // namespace selftest
 }  // namespace spec
 
@@ -210,7 +219,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[129] = {
+inline constexpr ShaderContract kShaderContracts[131] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 112, {0, 1, 1}, false},
@@ -226,378 +235,384 @@ inline constexpr ShaderContract kShaderContracts[129] = {
     {"attend_rows_256", "kKeys kKType kVType kSplit",
      "step query k_cache v_cache part stat",
      3, 0x1e, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+    {"attend_shared_128", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
+     "step query k_cache v_cache part stat",
+     4, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+    {"attend_shared_256", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
+     "step query k_cache v_cache part stat",
+     4, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"attend_step", "kDHead kTile kAppend kKType kVType kPerKv",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     4, 0x7e, 11, 0x5ff, 0x7e0, 112, {0, 1, 1}, false},
+     5, 0x7e, 11, 0x5ff, 0x7e0, 112, {0, 1, 1}, false},
     {"attend_tile_128", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
      "step query k_cache v_cache part stat",
-     5, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+     6, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"attend_tile_256", "kSplit kKType kVType kUnitM kUnitN kUnitK kWraps",
      "step query k_cache v_cache part stat",
-     5, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
+     6, 0xfe, 6, 0x3f, 0x30, 112, {0, 1, 1}, false},
     {"copy_rows", "",
      "step kept given y pending",
-     6, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
+     7, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
     {"delta_any", "",
      "step acts conv dt a norm ring state term result spare",
-     7, 0x0, 11, 0x5ff, 0x780, 64, {0, 1, 1}, false},
+     8, 0x0, 11, 0x5ff, 0x780, 64, {0, 1, 1}, false},
     {"delta_apply", "",
      "step state term",
-     8, 0x0, 3, 0x7, 0x2, 16, {0, 1, 1}, false},
+     9, 0x0, 3, 0x7, 0x2, 16, {0, 1, 1}, false},
     {"delta_gate", "",
      "step acts norm result",
-     9, 0x0, 4, 0xf, 0x8, 68, {0, 1, 1}, false},
+     10, 0x0, 4, 0xf, 0x8, 68, {0, 1, 1}, false},
     {"delta_mix", "kRows",
      "step acts conv dt a ring mixed",
-     10, 0x2, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
+     11, 0x2, 7, 0x3f, 0x40, 68, {0, 1, 1}, false},
     {"delta_scan", "kLoaders kRows kColumns",
      "step acts mixed ring state term result",
-     11, 0xe, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
+     12, 0xe, 7, 0x37, 0x58, 68, {0, 1, 1}, false},
     {"delta_step", "kMaxRow kChained",
      "step acts conv dt a norm ring state term result",
-     12, 0x6, 10, 0x1ff, 0x3c1, 68, {0, 1, 1}, false},
+     13, 0x6, 10, 0x1ff, 0x3c1, 68, {0, 1, 1}, false},
     {"embed_bf16", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_f16", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_f32", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_iq4_nl", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_iq4_xs", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_mxfp4", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q2_k", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q3_k", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_0", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_1", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_k", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_0", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_1", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_k", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q6_k", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q8_0", "",
      "w ids y out",
-     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"gather_rows", "",
      "step x y",
-     14, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
+     15, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"gemm_bf16", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_f16", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_f32", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_iq4_nl", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_iq4_xs", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_bf16", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_f16", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_f32", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_iq4_nl", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_iq4_xs", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_mxfp4", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q2_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q3_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q4_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q4_1", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q4_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q5_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q5_1", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q5_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q6_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q8_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
-     16, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mxfp4", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_pack", "kNorm kSquares kExact",
      "x norm y scale part step_n_row",
-     17, 0xe, 6, 0x23, 0x1c, 48, {0, 1, 1}, false},
+     18, 0xe, 6, 0x23, 0x1c, 48, {0, 1, 1}, false},
     {"gemm_q2_k", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q3_k", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q4_0", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q4_1", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q4_k", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q5_0", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q5_1", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q5_k", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q6_k", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_q8_0", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
-     15, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"keep_rows", "",
      "step x pending",
-     18, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
+     19, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"kv_any", "kDHead kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     19, 0xe, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
+     20, 0xe, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
     {"kv_append", "kDHead kQueries kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     20, 0x1e, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
+     21, 0x1e, 8, 0x1f, 0xe0, 112, {0, 1, 1}, false},
     {"matrix_layout", "kUnitM kUnitN kUnitK",
      "halves floats seen",
-     21, 0xe, 3, 0x3, 0x4, 0, {0, 1, 1}, false},
+     22, 0xe, 3, 0x3, 0x4, 0, {0, 1, 1}, false},
     {"matvec_bf16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_f16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_f32", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_iq4_nl", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_iq4_xs", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_mma_f16", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_iq4_nl", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_iq4_xs", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q3_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
-     23, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q3_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_1", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     22, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"moe_list", "",
      "choice list step_n_row",
-     24, 0x0, 3, 0x5, 0x2, 56, {0, 1, 1}, false},
+     25, 0x0, 3, 0x5, 0x2, 56, {0, 1, 1}, false},
     {"moe_route", "",
      "logits bias choice step_n_row",
-     25, 0x0, 4, 0xb, 0x4, 56, {0, 1, 1}, false},
+     26, 0x0, 4, 0xb, 0x4, 56, {0, 1, 1}, false},
     {"moe_router", "kXRows kNorm kChained",
      "w x norm logits step_n_row",
-     26, 0xe, 5, 0x17, 0x18, 56, {0, 1, 1}, false},
+     27, 0xe, 5, 0x17, 0x18, 56, {0, 1, 1}, false},
     {"moe_router_rows", "kNorm",
      "w x norm logits step_n_row",
-     27, 0x2, 5, 0x17, 0x8, 56, {0, 1, 1}, false},
+     28, 0x2, 5, 0x17, 0x8, 56, {0, 1, 1}, false},
     {"moe_sum", "",
      "choice parts rows y step_n_row",
-     28, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
+     29, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
     {"ring_any", "",
      "step acts ring",
-     29, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
+     30, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
     {"rms_hidden", "",
      "step kept given y pending w_norm",
-     30, 0x0, 6, 0x37, 0x8, 36, {0, 1, 1}, false},
+     31, 0x0, 6, 0x37, 0x8, 36, {0, 1, 1}, false},
     {"rms_rows", "",
      "step x w_norm y squares kept_x kept_squares",
-     31, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
+     32, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
     {"sample_bias", "",
      "step logits ids",
-     32, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
+     33, 0x0, 3, 0x7, 0x2, 24, {0, 1, 1}, false},
     {"sample_draw", "kFrom",
      "step part hist list best",
-     33, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
+     34, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
     {"sample_final", "",
      "step part",
-     34, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
+     35, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
     {"sample_gather", "kFrom",
      "step logits part hist list best",
-     35, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
+     36, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
     {"sample_hist", "",
      "step logits part hist",
-     36, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
+     37, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
     {"sample_mask", "",
      "step logits",
-     37, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
+     38, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
     {"sample_part", "",
      "step logits part",
-     38, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
+     39, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
     {"sample_penalty", "",
      "step logits",
-     39, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+     40, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
     {"sample_share", "",
      "step logits share",
-     40, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
+     41, 0x0, 3, 0x3, 0x4, 12, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     41, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     42, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     41, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     42, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     41, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     42, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     41, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     42, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     41, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     42, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     41, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     42, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     42, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
+     43, 0x0, 2, 0x1, 0x3, 28, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     43, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     44, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     44, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
+     45, 0x0, 1, 0x1, 0x1, 28, {0, 1, 1}, false},
     {"step_next", "",
      "step token share",
-     45, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     46, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_open", "",
      "step request share",
-     46, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
+     47, 0x0, 3, 0x7, 0x1, 28, {0, 1, 1}, false},
     {"step_resample", "",
      "step given ring",
-     47, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
+     48, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     48, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     49, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.

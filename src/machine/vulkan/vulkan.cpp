@@ -20,7 +20,7 @@ constexpr uint32_t kMaxSubmitMs = 50;  ///< unless DeviceOptions::max_submit_ms 
 Status ask_matrix(OpenDevice& c) {
     const DeviceTraits& traits = c.gpu->traits;
     std::string* verdict = &c.matrix_verdict;
-    c.matrix = c.attend_matrix = false;
+    c.matrix = false;
     if (!matrix_worth_asking(traits)) {
         *verdict = "no: the device has no 16x8x16 half matrices with 32 invocations";
         return {};
@@ -61,7 +61,7 @@ Status ask_matrix(OpenDevice& c) {
     AUSPEX_TRY(commands.run());
     AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
     c.matrix = matrix_layout_fits(s);
-    c.attend_matrix = c.matrix && matrix_right_fits(s);
+    if (c.matrix && matrix_right_fits(s)) c.attend = AttendKernel::tile;
     *verdict = c.matrix ? "yes" : "no: the elements are not laid out as the kernels expect";
     return {};
 }
@@ -93,17 +93,22 @@ class VulkanBackend : public Backend {
                    "kernels with shuffles: ", device->shuffles ? "yes" : "no",
                    "\nmatrix units for few rows: ", device->matrix_verdict,
                    "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no",
-                   "\nmatrix units for the attention of many rows: ", device->attend_matrix ? "yes" : "no", "\n",
-                   device->pipelines->report());
+                   "\nmatrix units for the attention of many rows: ", attend(), "\n", device->pipelines->report());
     }
     std::string driver() const override {
         return say(device->gpu->traits.driver_name, " ", device->gpu->traits.driver_version);
     }
     std::vector<std::byte> pipeline_cache() const override { return device->pipelines->cache_blob(); }
+    const char* attend() const {
+        return device->attend == AttendKernel::tile     ? "yes"
+               : device->attend == AttendKernel::shared ? "yes, through shared memory"
+                                                        : "no";
+    }
     uint64_t budget_bytes() const override { return device->gpu->budget_bytes(); }
     uint32_t best_ubatch() const override {
         const DeviceTraits& t = device->gpu->traits;
-        return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend_matrix ? 2048 : kDefaultUbatch;
+        return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend != AttendKernel::rows ? 2048
+                                                                                                      : kDefaultUbatch;
     }
     Status plan_weights(const Plan& plan, const Weights&, const LoadedModel*,
                         std::vector<MemoryItem>* items) const override {
@@ -159,6 +164,8 @@ Result<OpenDeviceRef> open_best(const DeviceOptions& options, const OpenDetail& 
     c.shuffles = c.gpu->traits.subgroup_size >= 8 && c.selftest.passed("shuffle_xor");
     AUSPEX_TRY(ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
+    if (c.attend == AttendKernel::rows && c.gemm_matrix && attend_shared_fits(c.gpu->traits))
+        c.attend = AttendKernel::shared;
     c.small_bytes = c.matrix || c.gemm_matrix ? kSmallBytes : 0;
     AUSPEX_TRY(refuse(c));
     return device;

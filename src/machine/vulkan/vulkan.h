@@ -8,6 +8,7 @@
 #include "../backend.h"
 #include "../pool.h"
 #include "selftest.h"
+#include "tune_attend.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -19,10 +20,10 @@ struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
-    bool shuffles = false;       ///< eight neighbours exchange values, which specialised kernels need
-    bool matrix = false;         ///< few rows: matrix units, laid out as matvec_mma.comp wants them
-    bool gemm_matrix = false;    ///< many rows: matrix units of the shape gemm_mma.comp wants
-    bool attend_matrix = false;  ///< attention of many rows: matrix units, laid out as attend_tile.comp wants them
+    bool shuffles = false;                     ///< eight neighbours exchange values, which specialised kernels need
+    bool matrix = false;                       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
+    bool gemm_matrix = false;                  ///< many rows: matrix units of the shape gemm_mma.comp wants
+    AttendKernel attend = AttendKernel::rows;  ///< of prompts
     /// Models with at most this many bytes of weights do not use matrix units, and their prompts run on the step
     /// kernels, which round neither weights nor activations to halves. Launches dominate the time of such small models.
     uint64_t small_bytes = 0;
