@@ -55,6 +55,15 @@
 #else
 #define AUSPEX_NOINLINE
 #endif
+// GCC 16 takes a view that a temporary gives, as in `for (Token id : session.next().value())`, for one of the
+// temporary.
+#define AUSPEX_NO_DANGLING
+#if defined(__has_cpp_attribute)
+#if __has_cpp_attribute(gnu::no_dangling)
+#undef AUSPEX_NO_DANGLING
+#define AUSPEX_NO_DANGLING [[gnu::no_dangling]]
+#endif
+#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -113,7 +122,7 @@ class [[nodiscard]] Result {
     /// The value; on failure a default one.
     T& value() & { return value_; }
     const T& value() const& { return value_; }
-    T value() && { return std::move(value_); }
+    AUSPEX_NO_DANGLING T value() && { return std::move(value_); }
 
   private:
     T value_{};
