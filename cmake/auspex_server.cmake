@@ -10,23 +10,25 @@ endif()
 find_path(AUSPEX_HTTPLIB httplib.h)
 find_library(AUSPEX_HTTPLIB_LIBRARY cpp-httplib)  # Debian compiles it; elsewhere it is a header alone
 set(auspex_httplib_flags)
-if(AUSPEX_HTTPLIB_LIBRARY)  # these decide how large its classes are
-  set(auspex_httplib_flags CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
+if(AUSPEX_HTTPLIB_LIBRARY)  # definitions decide how large its classes are
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(AUSPEX_HTTPLIB_PACKAGE QUIET cpp-httplib)
+  endif()
+  set(auspex_httplib_flags -DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT -DCPPHTTPLIB_BROTLI_SUPPORT)
+  if(AUSPEX_HTTPLIB_PACKAGE_FOUND)
+    set(auspex_httplib_flags ${AUSPEX_HTTPLIB_PACKAGE_CFLAGS_OTHER})
+  endif()
 endif()
 if(AUSPEX_HTTPLIB)
-  set(CMAKE_REQUIRED_INCLUDES ${AUSPEX_HTTPLIB})
+  set(CMAKE_REQUIRED_INCLUDES ${AUSPEX_HTTPLIB} ${PROJECT_SOURCE_DIR}/examples/server)
   set(CMAKE_REQUIRED_FLAGS -std=c++17)
   set(CMAKE_REQUIRED_LIBRARIES Threads::Threads ${AUSPEX_HTTPLIB_LIBRARY})
-  set(CMAKE_REQUIRED_DEFINITIONS)
-  foreach(flag ${auspex_httplib_flags})
-    list(APPEND CMAKE_REQUIRED_DEFINITIONS -D${flag})
-  endforeach()
-  check_cxx_source_compiles("#include <httplib.h>
-    struct Probe : httplib::Server {
+  set(CMAKE_REQUIRED_DEFINITIONS ${auspex_httplib_flags})
+  check_cxx_source_compiles("#include <httplib_server.h>
+    struct Probe : server::HttplibServer {
       bool process_and_close_socket(socket_t) override { return true; }
-      bool serve(httplib::Stream& s, bool& closed) {
-        return process_request(s, false, closed, [](httplib::Request&) {});
-      }
+      bool serve(httplib::Stream& s) { return process_one(*this, s, EndHead()); }
     };
     int main() { Probe probe; return probe.is_running() ? 1 : 0; }" AUSPEX_HTTPLIB_FITS)
   unset(CMAKE_REQUIRED_INCLUDES)
@@ -35,7 +37,7 @@ if(AUSPEX_HTTPLIB)
   unset(CMAKE_REQUIRED_DEFINITIONS)
 endif()
 if(NOT AUSPEX_HTTPLIB_FITS)
-  message(STATUS "No cpp-httplib 0.11 (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
+  message(STATUS "No cpp-httplib 0.11 to 0.41 (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
   return()
 endif()
 
@@ -59,7 +61,7 @@ if(NOT MSVC)  # loops over a row of logits for each token
 endif()
 target_include_directories(auspex_server PRIVATE examples/server)
 target_include_directories(auspex_server SYSTEM PRIVATE ${AUSPEX_HTTPLIB})
-target_compile_definitions(auspex_server PRIVATE ${auspex_httplib_flags})
+target_compile_options(auspex_server PRIVATE ${auspex_httplib_flags})
 target_link_libraries(auspex_server PRIVATE auspex_cli auspex_light_flags)
 if(AUSPEX_HTTPLIB_LIBRARY)
   target_link_libraries(auspex_server PRIVATE ${AUSPEX_HTTPLIB_LIBRARY} z brotlidec)

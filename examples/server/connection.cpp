@@ -44,8 +44,6 @@ Connection::~Connection() {
 
 bool Connection::wait_for_request() {
     in_head_ = true;
-    n_head_ = 0;
-    head_ = HeadLines();
     const int seconds = first_ ? options_.head_seconds : kIdleSeconds;
     const auto deadline = Clock::now() + std::chrono::seconds(seconds);
     // Some clients write an empty line after a body: it is no request.
@@ -86,6 +84,23 @@ void Connection::end_head(bool chunked, bool interim) {
     gives_way_ = Clock::now() + std::chrono::seconds(options_.head_seconds);
 }
 
+bool Connection::read_head() {
+    head_.clear();
+    HeadLines lines;
+    while (!lines.ended()) {
+        char c = 0;
+        if (receive(&c, 1) != 1) break;
+        lines.read(&c, &refusal_);
+        head_.push_back(c);
+        if (head_.size() > kMaxHeadBytes && refusal_.status == 0)
+            refusal_ = {431, "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
+                                 " bytes; send fewer headers"};
+        if (refusal_.status != 0) break;
+    }
+    return refusal_.status == 0;
+}
+
+/// True if bytes can be read, or the end was reached, within the limits of the request.
 bool Connection::readable() {
     if (at_ < end_) return true;
     pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
@@ -122,15 +137,6 @@ long Connection::receive(char* to, size_t n) {
 }
 
 long Connection::read(char* to, size_t n) {
-    if (in_head_) {
-        const long got = receive(to, n);
-        for (long i = 0; i < got && refusal_.status == 0; ++i) head_.read(to + i, &refusal_);
-        if (got > 0) n_head_ += static_cast<size_t>(got);
-        if (n_head_ > kMaxHeadBytes && refusal_.status == 0)
-            refusal_ = {431, "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
-                                 " bytes; send fewer headers"};
-        return refusal_.status == 0 ? got : -1;
-    }
     if (!chunked_) return receive(to, n);
     const bool valid = n_chunk_ > 0 || chunks_ == Chunks::ended || next_chunk();
     if (valid && n_chunk_ == 0) return 0;
@@ -216,8 +222,12 @@ bool Connection::awaited() {
     if (gone()) return false;
     if (asked_ || !half_closed()) return true;
     asked_ = true;
-    const std::string_view ask = "HTTP/1.1 100 Continue\r\n\r\n";
-    return interim_ && write(ask.data(), ask.size()) > 0;
+    return go_on();
+}
+
+bool Connection::go_on() {
+    const std::string_view text = "HTTP/1.1 100 Continue\r\n\r\n";
+    return interim_ && write(text.data(), text.size()) > 0;
 }
 
 }  // namespace server

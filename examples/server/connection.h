@@ -1,7 +1,8 @@
 // server/connection: the socket of one client, with limits on the head and body of each request.
 //
-// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Takes
-//         the chunks of a body apart: cpp-httplib would keep a size line of any length, and guess where a body ends.
+// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Reads
+//         the whole head before cpp-httplib sees it, whose limits depend on its version, and takes the chunks of a body
+//         apart, where it would keep a size line of any length.
 // Thread  one: the connection's own.
 // Tests   tests/test_server_http.py, tests/test_server_stalls.py
 #pragma once
@@ -28,15 +29,19 @@ class Connection {
 
     /// Waits for the first byte of the next request. False if there will be none.
     bool wait_for_request();
-    /// The head was read: what follows is the body.
+    /// Reads the head, or what comes of it before the client ends it. False beyond a limit: refusal() says why.
+    bool read_head();
+    /// What read_head() has read.
+    const std::string& head() const { return head_; }
+    /// The head was understood: what follows is the body.
     /// interim   the client understands answers before the answer (HTTP/1.1).
     void end_head(bool chunked, bool interim);
-    /// Bytes read of the head, then of the body without its framing; 0 at the end, -1 beyond a limit.
+    /// Bytes read of the body without its framing; 0 at the end, -1 beyond a limit.
     long read(char* to, size_t n);
+    /// Sends "100 Continue" to a client that understands it. False if it does not, or has left.
+    bool go_on();
     /// All of it, or -1.
     long write(const char* from, size_t n);
-    /// True if bytes can be read, or the end was reached, within the limits of the request.
-    bool readable();
     /// The client has closed the connection, or it is broken.
     bool gone() const;
     /// The client sends nothing more. Only bytes sent to it show whether it has left: then gone() becomes true.
@@ -52,11 +57,13 @@ class Connection {
 
     bool closing = false;  ///< no further request is read
     std::string encoding;  ///< of the body, in lower case
+    bool waits = false;    ///< for "100 Continue", before it sends the body
 
   private:
     using Clock = std::chrono::steady_clock;
     bool wait_for_bytes(Clock::time_point deadline);
     bool makes_room() const;
+    bool readable();
     bool fill();
     long receive(char* to, size_t n);
     ReadRefusal too_slow() const;
@@ -70,8 +77,7 @@ class Connection {
     size_t at_ = 0, end_ = 0;
     bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
-    size_t n_head_ = 0;
-    HeadLines head_;
+    std::string head_;
     bool chunked_ = false, interim_ = false;
     bool asked_ = false;  ///< by awaited()
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;

@@ -60,8 +60,10 @@ bool HeadLines::says_length() const { return name_ == "content-length" || name_ 
 void HeadLines::end_line(ReadRefusal* refusal) {
     // cpp-httplib leaves out headers without a value.
     if (!has_value_ && says_length()) *refusal = {400, "the header " + name_ + " has no value"};
+    const bool was_last = !is_first_ && n_ == 2;
     *this = HeadLines();
     is_first_ = false;
+    ended_ = was_last;
 }
 
 }  // namespace server

@@ -24,6 +24,8 @@ class HeadLines {
     ///           others.
     /// refusal   set where the head cannot go on with it.
     void read(char* byte, ReadRefusal* refusal);
+    /// The empty line that ends the head was read.
+    bool ended() const { return ended_; }
 
   private:
     void read_name(char* byte, ReadRefusal* refusal);
@@ -31,7 +33,8 @@ class HeadLines {
     bool says_length() const;
 
     bool is_first_ = true;  ///< in the request line
-    size_t n_ = 0;          ///< bytes of this line
+    bool ended_ = false;
+    size_t n_ = 0;  ///< bytes of this line
     char last_ = 0;
     std::string name_;  ///< of the header of this line, in lower case
     bool is_named_ = false, has_value_ = false;

@@ -1,7 +1,6 @@
 #include "http.h"
 
 #include <fcntl.h>
-#include <httplib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include "connection.h"
 #include "decoder.h"
+#include "httplib_server.h"
 
 namespace server {
 
@@ -97,23 +97,29 @@ class Threads {
     size_t n_live_ = 0;
 };
 
-/// The connection as cpp-httplib reads and writes it.
+/// What cpp-httplib reads, the head of a request, and where it writes. It does not get the body: versions read it, or
+/// throw the rest of it away, each in its own way. Nothing says `override`: the functions depend on the version, too.
 class ConnectionStream final : public httplib::Stream {
   public:
     explicit ConnectionStream(Connection& c) : c_(c) {}
-    bool is_readable() const override { return c_.readable(); }
-    bool is_writable() const override { return !c_.gone(); }
-    ssize_t read(char* to, size_t n) override { return c_.read(to, n); }
-    // After a refusal of the head cpp-httplib would answer 400; Impl::refuse() says why.
-    ssize_t write(const char* from, size_t n) override {
-        return c_.in_head() && c_.refusal().status != 0 ? -1 : c_.write(from, n);
+    bool is_readable() const { return at_ < c_.head().size(); }
+    bool is_writable() const { return !c_.gone(); }
+    bool wait_readable() const { return is_readable(); }
+    bool wait_writable() const { return is_writable(); }
+    time_t duration() const { return 0; }
+    ssize_t read(char* to, size_t n) {
+        n = c_.head().copy(to, n, at_);
+        at_ += n;
+        return static_cast<ssize_t>(n);
     }
-    void get_remote_ip_and_port(std::string&, int&) const override {}
-    void get_local_ip_and_port(std::string&, int&) const override {}
-    socket_t socket() const override { return c_.fd(); }
+    ssize_t write(const char* from, size_t n) { return c_.write(from, n); }
+    void get_remote_ip_and_port(std::string&, int&) const {}
+    void get_local_ip_and_port(std::string&, int&) const {}
+    socket_t socket() const { return c_.fd(); }
 
   private:
     Connection& c_;
+    size_t at_ = 0;
 };
 
 class SinkStream final : public AnswerStream {
@@ -156,7 +162,7 @@ bool is_printable(const std::string& text) {
 
 }  // namespace
 
-struct HttpServer::Impl final : httplib::Server {
+struct HttpServer::Impl final : HttplibServer {
     HttpOptions options;
     HttpServer::Handler check, handle;
     HttpServer::Refusal error;
@@ -208,17 +214,18 @@ struct HttpServer::Impl final : httplib::Server {
     bool process_and_close_socket(socket_t fd) override {
         Connection c(fd, stop_fd, crowd_fd, options);
         t_connection = &c;
-        while (!c.closing && c.wait_for_request()) {
+        while (!c.closing && c.wait_for_request() && c.read_head()) {
             ConnectionStream stream(c);
-            bool closed = false;
             c.closing = true;  // what follows a head that is refused is no request
-            const auto end_head = [&](httplib::Request& r) {
+            const std::function<void(httplib::Request&)> end_head = [&](httplib::Request& r) {
                 c.closing = r.version == "HTTP/1.0" || wants_close(r);  // in 1.0 a stream ends with the connection
                 ++n_answering;
                 c.encoding = take_encoding(r);
+                c.waits = lower(r.get_header_value("Expect")) == "100-continue";
+                r.headers.erase("Expect");
                 c.end_head(take_chunked(r), r.version != "HTTP/1.0");
             };
-            const bool goes_on = process_request(stream, false, closed, end_head) && !closed;
+            const bool goes_on = process_one(*this, stream, end_head);
             if (!c.in_head()) --n_answering;
             if (!goes_on) break;
         }
@@ -226,7 +233,7 @@ struct HttpServer::Impl final : httplib::Server {
         return true;
     }
 
-    /// cpp-httplib knows "close" alone, not in a list.
+    /// "close" may be one of several options.
     static bool wants_close(const httplib::Request& r) {
         const auto all = r.headers.equal_range("Connection");
         for (auto h = all.first; h != all.second; ++h) {
@@ -355,55 +362,55 @@ struct HttpServer::Impl final : httplib::Server {
         return r.get_header_value_count("Content-Length") > 1 || r.get_header_value_count("Transfer-Encoding") > 1;
     }
 
-    /// Requests without a body are answered here, as are those whose head is refused.
+    /// Answers the request.
     HandlerResponse route(const httplib::Request& from, httplib::Response& to) {
-        const HttpRequest r = head(from);
+        HttpRequest r = head(from);
         HttpAnswer refused = check_head(from, r);
         const std::string length = r.header("content-length");
         const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
                               r.headers.count("transfer-encoding") != 0;
-        if (refused.status == 0 && r.method == "POST" && has_body) return HandlerResponse::Unhandled;
-        if (has_body) t_connection->closing = true;  // it is still to come, and nobody reads it
+        const bool reads_body = refused.status == 0 && r.method == "POST" && has_body;
+        if (has_body && !reads_body) t_connection->closing = true;  // it may still come, and nobody reads it
+        BodyShare share(n_bodies, options.max_bodies_bytes);
+        if (reads_body) refused = take_body(&r, &share);
         give(refused.status != 0 ? std::move(refused) : handle(r), from, to);
         return HandlerResponse::Handled;
     }
 
-    /// What a client is told that waits before it sends its body: 100, or why it shall not.
-    int expect(const httplib::Request& from, httplib::Response& to) {
-        HttpAnswer refused = check_head(from, head(from));
-        if (refused.status == 0) return 100;
-        t_connection->closing = true;  // the client may send the body in spite of that
-        give(std::move(refused), from, to);
-        return to.status;
-    }
-
-    void post(const httplib::Request& from, httplib::Response& to, const httplib::ContentReader& read) {
-        HttpRequest r = head(from);
-        BodyShare share(n_bodies, options.max_bodies_bytes);
+    /// Reads the body of the request. An answer with a status other than 0 says why that failed.
+    HttpAnswer take_body(HttpRequest* r, BodyShare* share) {
         bool large = false, crowded = false;
         const auto keep = [&](const char* bytes, size_t n) {
-            large = large || n > options.max_body_bytes - r.body.size();
-            crowded = crowded || (!large && !share.take(n));
-            if (!large && !crowded) r.body.append(bytes, n);
+            large = large || n > options.max_body_bytes - r->body.size();
+            crowded = crowded || (!large && !share->take(n));
+            if (!large && !crowded) r->body.append(bytes, n);
             return !large && !crowded;
         };
-        const std::unique_ptr<Decoder> decoder = Decoder::create(t_connection->encoding);
-        const bool complete =
-            read([&](const char* bytes, size_t n) { return decoder->read(bytes, n, keep); }) && decoder->is_complete();
-        if (!complete) t_connection->closing = true;
-        if (large)
-            give(too_large(r), from, to);
-        else if (crowded)
-            give(error(503, r,
-                       "the bodies of the requests here together exceed " + std::to_string(options.max_bodies_bytes) +
-                           " bytes; try again when some of them are answered"),
-                 from, to);
-        else if (!complete && t_connection->refusal().status != 0)
-            give(error(t_connection->refusal().status, r, t_connection->refusal().why), from, to);
-        else if (!complete)
-            give(error(400, r, "the body ended early, or is not in the encoding that its head states"), from, to);
-        else
-            give(handle(r), from, to);
+        Connection& c = *t_connection;
+        if (c.waits) c.go_on();
+        const std::unique_ptr<Decoder> decoder = Decoder::create(c.encoding);
+        uint64_t left = c.chunked() ? UINT64_MAX : std::stoull(r->header("content-length"));
+        char bytes[16384];
+        long n = 1;
+        bool valid = true;
+        while (valid && left > 0) {
+            n = c.read(bytes, static_cast<size_t>(std::min<uint64_t>(left, sizeof bytes)));
+            if (n <= 0) break;
+            left -= static_cast<uint64_t>(n);
+            valid = decoder->read(bytes, static_cast<size_t>(n), keep);
+        }
+        const bool ended = c.chunked() ? n == 0 : left == 0;
+        HttpAnswer pass;
+        pass.status = 0;
+        if (valid && ended && decoder->is_complete()) return pass;
+        c.closing = true;
+        if (large) return too_large(*r);
+        if (crowded)
+            return error(503, *r,
+                         "the bodies of the requests here together exceed " + std::to_string(options.max_bodies_bytes) +
+                             " bytes; try again when some of them are answered");
+        if (c.refusal().status != 0) return error(c.refusal().status, *r, c.refusal().why);
+        return error(400, *r, "the body ended early, or is not in the encoding that its head states");
     }
 };
 
@@ -446,20 +453,15 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
         const int on = 1;
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
-    s.set_keep_alive_timeout(kIdleSeconds);  // these two are only told to clients
-    s.set_keep_alive_max_count(1000000);
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
-    s.set_expect_100_continue_handler(
-        [&s](const httplib::Request& r, httplib::Response& to) { return s.expect(r, to); });
-    s.Post("[\\s\\S]*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
-        s.post(r, to, read);
-    });
     s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
         to.headers.erase("Accept-Ranges");  // cpp-httplib's, for HEAD
-        if (!t_connection->closing) return;
         to.headers.erase("Keep-Alive");
-        to.headers.erase("Connection");
-        to.set_header("Connection", "close");
+        to.headers.erase("Connection");  // later versions say "close" with each error
+        if (t_connection->closing)
+            to.set_header("Connection", "close");
+        else
+            to.set_header("Keep-Alive", "timeout=" + std::to_string(kIdleSeconds) + ", max=1000000");
     });
     s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
         if (to.body.empty() && !to.content_provider_)
