@@ -6,6 +6,7 @@
 
 #include "../src/machine/vulkan/buffers.h"
 #include "../src/machine/vulkan/probe.h"
+#include "../src/machine/vulkan/tune_attend.h"
 
 using namespace test_vulkan_model;
 
@@ -338,7 +339,12 @@ TEST_CASE("on the GPU a session with windows in every layer generates past the c
         o.n_ubatch = 64;
         o.kv.assign(rig.plan.slots.size(), window(w, 4));
         o.n_context = 1u << 18;
-        REQUIRE(machine->plan_context(rig.plan, o, &small).ok());
+        const Status s = machine->plan_context(rig.plan, o, &small);
+        if (w > vk::attend_any_keys(256) && shared_gpu()->gpu->traits.short_loops && !shared_gpu()->shuffles) {
+            CHECK(s.code == Code::unsupported);  // the general attention does not see them all
+            continue;
+        }
+        REQUIRE(s.ok());
         o.n_context = 1u << 24;
         REQUIRE(machine->plan_context(rig.plan, o, &large).ok());
         CHECK(sum_of(small) == sum_of(large));

@@ -628,12 +628,16 @@ TEST_CASE("a profile measures every kernel of a step") {
     const double max_us = std::exchange(shared_gpu()->max_submit_us, 0.0);
     rig.run(*context, tiny_ids(64, 5), 100, false, 0);
     shared_gpu()->max_submit_us = max_us;
-    times = context->profiler()->profile(40, 100);
+    // Without shuffles, llvmpipe runs at most 32 rows at once, and attention has the same kernel for all.
+    const bool general = !shared_gpu()->shuffles;
+    const uint32_t n_row = general && shared_gpu()->gpu->traits.short_loops ? 24 : 40;
+    times = context->profiler()->profile(n_row, 100);
     REQUIRE_MESSAGE(times.ok(), times.status().message());
-    CHECK(std::count_if(times.value().begin(), times.value().end(),
-                        [](const KernelTime& k) { return k.name == "attend rows" || k.name == "attend tiles"; }) == 1);
+    CHECK(std::count_if(times.value().begin(), times.value().end(), [&](const KernelTime& k) {
+              return general ? k.name == "attend" : k.name == "attend rows" || k.name == "attend tiles";
+          }) == 1);
     shared_gpu()->small_bytes = UINT64_MAX;
-    CHECK(context->profiler()->profile(40, 100).status().code == Code::bad_argument);
+    CHECK(context->profiler()->profile(n_row, 100).status().code == Code::bad_argument);
     shared_gpu()->small_bytes = before;
 }
 #endif  // AUSPEX_NO_VULKAN
