@@ -11,8 +11,8 @@ namespace vk {
 namespace quirks_impl {
 
 constexpr Quirk kKnown[] = {
-    {"llvmpipe ends the loops of an invocation after 65,535 rounds in all; where DeltaNet heads are not 128 wide, "
-     "prompts run 32 rows at once, and attention with the general kernel sees about 50,000 keys",
+    {"llvmpipe ends the loops of an invocation after 65,535 rounds in all; with DeltaNet's general kernel "
+     "prompts run 32 rows at once, and attention with its general kernel sees about 50,000 keys",
      kShortLoops, VK_DRIVER_ID_MESA_LLVMPIPE},
 };
 
