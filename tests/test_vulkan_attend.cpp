@@ -122,7 +122,7 @@ TEST_CASE("attention of prompts on matrix units has the same bits for every tile
 
 TEST_CASE("attention of prompts without matrix units has the same bits for every split, round and number of rows") {
     auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
+    if (!vulkan || !test::can_shuffle(*vulkan)) return;
     std::vector<AttendCase> cases{
         {4, 2, 256, 64, 0, 0, kQwen, 2200, 0, Type::q4_0, Type::q8_0, 2040},  // two segments
         {6, 1, 128, 64, 300, 5, kStep, 2200, 400},                            // a ring that keeps its first rows
@@ -231,7 +231,7 @@ TEST_CASE("rounds of prompt attention have room for every segment, and their par
 
 TEST_CASE("an attention row is within its bound and has the same bits alone or among nine at every chunk boundary") {
     auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
+    if (!vulkan || !test::can_shuffle(*vulkan)) return;
     const AttendCase cases[] = {
         {4, 2, 256, 64, 0, 0, kQwen, 131, 0},       // gate behind each query; 127, 128, 129 keys
         {6, 1, 128, 64, 40, 0, kStep, 300, 128},    // a ring that wraps
@@ -344,6 +344,7 @@ TEST_CASE("quantised keys and values have the CPU's codes in every writing kerne
         for (u32 v = 0; v < 4; ++v)
             if (test::deep() || v == k || v == (k + 1) % 4)
                 check({2, 1, k == v ? 96u : 64u, 32, 30, 3, kFlags, 140, 0, types[k], types[v]}, {Attend::How::plain});
+    if (!test::can_shuffle(*vulkan)) return vulkan->finish();
     // Keys of 128 and of 256 are read differently; prompts over heads of 256 run in tests/test_vulkan_kv.cpp.
     check({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, {Attend::How::fused, Attend::How::rows});
     check({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, {Attend::How::fused, Attend::How::append});

@@ -83,7 +83,7 @@ struct Life {
         vk::OpenDetail detail;
         shim_driver(&detail);
         detail.direct_upload = 0;
-        detail.timeout_ns = 5000000000;
+        detail.timeout_ns = 15'000'000'000;  // llvmpipe compiles in the first submission, which may take 5 s
         if (fences) detail.edit_traits = [](vk::DeviceTraits* t) { t->timeline = false; };
         const Status s = vk::open_device(options, detail).get(opened);
         if (!s.ok()) return s;
@@ -359,7 +359,8 @@ TEST_CASE("where a device's counter of time begins anew, the time of that cycle 
         uint32_t bits;
         uint64_t value;
     };
-    // With 36 bits, of which three quarters have passed, it looks as if the counter had wrapped around after 17 s.
+    // With 36 bits, of which three quarters have passed, it looks as if the counter had wrapped around after 17 s,
+    // longer than Life waits.
     for (const Case& t : {Case{64, uint64_t{1} << 50}, Case{36, uint64_t{3} << 34}}) {
         CAPTURE(t.bits);
         gpu.traits.timestamp_bits = t.bits;

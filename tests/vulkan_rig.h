@@ -98,6 +98,13 @@ double worst(const std::vector<float>& got, const V& expected) {
     return w;
 }
 
+/// Whether eight neighbours can shuffle, which specialised kernels need; skips the running test case if not.
+inline bool can_shuffle(const Vulkan& v) {
+    if (v.gpu->traits.shuffle() && v.gpu->traits.subgroup_size >= 8) return true;
+    skip("needs shuffles among eight neighbours");
+    return false;
+}
+
 /// What this device's matrices suit: matvec_mma and attend_mma, and attend_tile.
 struct MatrixFits {
     bool steps = false, prompts = false;
