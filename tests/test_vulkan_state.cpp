@@ -195,7 +195,7 @@ TEST_CASE("the largest error of a row is infinite once the row holds a NaN") {
 
 TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or among nine after any commit") {
     auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
+    if (!vulkan || !test::can_shuffle(*vulkan)) return;
     struct Shape {
         u32 nk, nv;
         bool grouped;
@@ -226,7 +226,7 @@ TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or amo
 
 TEST_CASE("a chained DeltaNet kernel has the same bits, and its workgroups count themselves") {
     const auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
+    if (!vulkan || !test::can_shuffle(*vulkan)) return;
     {
         Delta delta(*vulkan, 2, 4, false, 9);
         const std::vector<float> plain = delta.run({{4, 4, true}, {1, 1, true}, {4, 4, true}});
@@ -244,7 +244,7 @@ TEST_CASE("a chained DeltaNet kernel has the same bits, and its workgroups count
 
 TEST_CASE("chunk invariance: DeltaNet in pieces of any size, committed at once or row by row") {
     auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
+    if (!vulkan || !test::can_shuffle(*vulkan)) return;
     {
         Delta delta(*vulkan, 2, 4, false, 45);
         const std::vector<double> expected = delta.expected();
