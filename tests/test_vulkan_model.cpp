@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../src/base/file.h"
+#include "../src/engine/model.h"
 #include "rounding.h"
 
 using namespace test_vulkan_model;
