@@ -409,6 +409,79 @@ TEST_CASE("a long chat saved after every turn stays within twice its size, with 
     CHECK(folder.n_file() == 1);
 }
 
+TEST_CASE(
+    "a second save has its own text and states where the first had as many tokens and checkpoints at the same rows") {
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes), other = load_model(cpu_device(2), bytes);
+    const std::vector<Token> begin = tiny_ids(800, 1), changed = join(begin, tiny_ids(40, 3));
+    for (const bool moved : {false, true}) {
+        CAPTURE(moved);
+        const Folder folder;
+        Session a = open(model, options_of()), b = open(model, options_of());
+        sync(a, join(begin, tiny_ids(40, 2)), {{800, false}, {820, true}});
+        save(a, folder.file());
+        if (moved) REQUIRE(a.move_to(other).ok());
+        sync(a, changed, {{800, false}, {820, true}});
+        CHECK(save(a, folder.file()).appended);
+        CHECK(load(b, folder.file()).n_token == 840);
+        CHECK(history(b) == changed);
+        CHECK(bytes_of(b) == bytes_of(a));
+        const std::vector<Token> edited = join(first(changed, 820), tiny_ids(10, 4));
+        for (Session* s : {&a, &b}) CHECK(sync(*s, edited).checkpoint_row == 820);
+        CHECK(bytes_of(b) == bytes_of(a));
+    }
+}
+
+TEST_CASE("a file keeps the kind of each checkpoint, and which are pinned") {
+    const Folder folder;
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    Session a = open(model, options_of()), b = open(model, options_of());
+    sync(a, tiny_ids(400, 1), {{100, true}, {200, false}, {300, true}});
+    grow(a, 420);
+    save(a, folder.file());
+    load(b, folder.file());
+    size_t n_mark = 0;
+    for (const PrefixTree::LiveState& state : b.impl()->tree->live_states()) {
+        if (state.row % 100 != 0 || state.row > 300) continue;
+        ++n_mark;
+        CHECK(state.kind == (state.row == 200 ? StateKind::user_end : StateKind::system_end));
+        CHECK(state.pinned == (state.row != 200));
+    }
+    CHECK(n_mark == 3);
+}
+
+TEST_CASE("a session whose device is lost neither saves nor loads, and its file stays") {
+    const Folder folder;
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    Session a = open(model, options_of());
+    sync(a, tiny_ids(50, 1));
+    save(a, folder.file());
+    const Bytes saved = read_file(folder.file());
+    more(a, 3);
+    (void)a.impl()->trunk->track(Status(Code::device_lost, "for a test")).ok();
+    CHECK(a.save(folder.file().c_str()).status().code == Code::device_lost);
+    CHECK(a.load(folder.file().c_str()).status().code == Code::device_lost);
+    CHECK(a.history().size() == 53);
+    CHECK(read_file(folder.file()) == saved);
+}
+
+TEST_CASE("a save with nothing new writes no rows and no checkpoints, also after a load") {
+    const Folder folder;
+    const Bytes bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(1), bytes);
+    Session a = open(model, options_of()), b = open(model, options_of());
+    sync(a, tiny_ids(400, 1), {{100, false}, {200, false}, {300, false}});
+    const SaveReport whole = save(a, folder.file()), again = save(a, folder.file());
+    load(b, folder.file());
+    const SaveReport loaded = save(b, folder.file());
+    CHECK(again.appended);
+    CHECK(again.written_bytes < whole.written_bytes / 4);
+    CHECK(loaded.appended);
+    CHECK(loaded.written_bytes == again.written_bytes);
+}
+
 TEST_CASE("a session appends only to the file as it left it") {
     const Folder folder;
     const std::string path = folder.file();
