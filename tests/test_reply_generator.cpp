@@ -453,6 +453,120 @@ TEST_CASE("errors of a ReplyGenerator name what is wrong") {
     CHECK(reply.ended() == Finish::none);
 }
 
+TEST_CASE("a reply samples no token beyond its limits, whatever drafts") {
+    const Model model = demo_model(1);
+    const size_t n_close = model.encode("\n</think>\n\n", EncodeOptions{true}).value().size();
+    for (const int depth : {0, 3, 8})
+        for (const uint64_t budget : {uint64_t{3}, uint64_t{6}, uint64_t{11}, uint64_t{40}}) {
+            CAPTURE(depth);
+            CAPTURE(budget);
+            Session session = session_on(model, depth);
+            ReplyOptions o;
+            o.max_tokens = 40;
+            o.max_thinking_tokens = budget;
+            o.inside_thinking = budget < 40;
+            o.ignore_end = true;
+            const Replied r = replied(model, session, o);
+            const size_t n_sampled = 40 - (budget < 40 ? n_close : 0);
+            CHECK(r.tokens.size() == 40);
+            CHECK(session.stats().tokens_sampled == n_sampled);
+            CHECK((depth == 0 || r.n_step < 30));
+        }
+}
+
+TEST_CASE("a reply ends with the token that completes a stop string") {
+    const Model model = demo_model(1);
+    const std::string stop = plain_text(model, 40).substr(21, 4);
+    Session session = session_on(model, 0);
+    ReplyOptions o;
+    o.stops = {stop};
+    const Replied r = replied(model, session, o);
+    CHECK(r.finish == Finish::stop);
+    CHECK(session.stats().tokens_sampled == r.tokens.size());
+    CHECK(model.decode(r.tokens).value().find(stop) != std::string::npos);
+    CHECK(model.decode(Span<const Token>(r.tokens.data(), r.tokens.size() - 1)).value().find(stop) ==
+          std::string::npos);
+}
+
+TEST_CASE("thinking that the reply opens by itself is closed at its limit, too, and opens once") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 3);
+    const EncodeOptions special{true};
+    const std::vector<Token> open = model.encode("<think>\n", special).value(),
+                             close = model.encode("\n</think>\n\n", special).value(),
+                             again = model.encode("ok <think>\nno", special).value();
+    const std::vector<Token> prompt = model.encode(kPrompt).value();
+    test::sync(session, prompt);
+    ReplyOptions o;
+    o.max_tokens = 60;
+    o.max_thinking_tokens = open.size() + 9;
+    ReplyGenerator reply(model, session, o);
+    CHECK(!reply.in_thinking());
+    for (const Token id : open) REQUIRE(reply.push(id).ok());
+    CHECK(reply.in_thinking());
+    while (reply.in_thinking()) REQUIRE(reply.next().ok());
+    REQUIRE(reply.tokens().size() == open.size() + 9 + close.size());
+    CHECK(std::equal(close.begin(), close.end(), reply.tokens().begin() + open.size() + 9));
+    for (const Token id : again) REQUIRE(reply.push(id).ok());
+    CHECK(!reply.in_thinking());
+    REQUIRE(reply.finish().ok());
+    CHECK(reply.n_thinking_token() == open.size() + 9);
+    CHECK(reply.reply().content == "ok <think>\nno");
+}
+
+TEST_CASE("a stop string in what is held back to the end is found by finish()") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 0);
+    test::sync(session, model.encode(kPrompt).value());
+    ReplyOptions o;
+    o.stops = {"<tool"};
+    ReplyGenerator reply(model, session, o);
+    for (const Token id : model.encode("ok <tool").value()) REQUIRE(reply.push(id).ok());
+    CHECK(reply.ended() == Finish::none);
+    REQUIRE(reply.finish().ok());
+    CHECK(reply.ended() == Finish::stop);
+    REQUIRE(reply.stop());
+    CHECK(*reply.stop() == "<tool");
+    CHECK(reply.reply().content == "ok ");
+}
+
+TEST_CASE("a reply may fill the context to its last token, with the first and the last id of the vocabulary") {
+    const Model model = demo_model(1);
+    const std::vector<Token> prompt = model.encode(kPrompt).value();
+    Session session = session_on(model, 0, static_cast<uint32_t>(prompt.size()) + 2);
+    test::sync(session, prompt);
+    ReplyOptions o;
+    o.ignore_end = true;
+    ReplyGenerator reply(model, session, o);
+    for (const Token id : {Token{0}, static_cast<Token>(model.info().n_vocab) - 1}) REQUIRE(reply.push(id).ok());
+    CHECK(session.history().size() == prompt.size() + 2);
+    CHECK(reply.ended() == Finish::none);
+    REQUIRE(reply.push(5).ok());
+    CHECK(reply.ended() == Finish::context);
+    CHECK(reply.tokens().size() == 2);
+}
+
+TEST_CASE("logits() of a reply are its own, also where the session was used for another text") {
+    const Model model = demo_model(1);
+    Session session = session_on(model, 3);
+    test::sync(session, model.encode(kPrompt).value());
+    ReplyOptions o;
+    o.one_by_one = true;
+    ReplyGenerator reply(model, session, o);
+    REQUIRE(reply.next().ok());
+    const auto likely = [&] {
+        const auto logits = reply.logits();
+        REQUIRE_MESSAGE(logits.ok(), logits.status().message());
+        return std::max_element(logits.value().begin(), logits.value().end()) - logits.value().begin();
+    };
+    const std::ptrdiff_t own = likely();
+    test::sync(session, model.encode("Once upon a time").value());
+    CHECK(likely() == own);
+    CHECK(reply.resume().value().reason == SyncReason::unchanged);
+    REQUIRE(reply.next().ok());
+    CHECK(reply.tokens()[1] == own);
+}
+
 TEST_CASE("two replies take turns on one session and are what they are alone") {
     const Model model = demo_model(1);
     const std::vector<Token> prompts[] = {model.encode(kPrompt).value(), model.encode("Once upon a time").value()};
