@@ -168,6 +168,27 @@ TEST_CASE("a fork keeps the model when its session and every handle are gone, an
     CHECK(history(other, 60) == history(plain, 60));
 }
 
+TEST_CASE("a fork counts from 0, and has the costs and the depth of its session") {
+    const std::vector<std::byte> bytes = tiny_model();
+    Session session = open(load_model(cpu_device(), bytes), options_of(-1));
+    sync(session, tiny_ids(30, 1));
+    grow(session, 80);
+    REQUIRE(session.set_draft_depth(1).ok());
+    grow(session, 90);
+    const DraftReport report = session.draft_report();
+    CHECK(report.n_cycle > 0);
+    CHECK(report.cycle_seconds[0] > 0);
+    Session other = fork(session);
+    CHECK(other.draft_report().n_cycle == 0);
+    CHECK(session.draft_report().n_cycle == report.n_cycle);
+    for (const size_t depth : {size_t{0}, size_t{1}})
+        CHECK(other.draft_report().cycle_seconds[depth] == report.cycle_seconds[depth]);
+    CHECK((other.stats().tokens_sampled == 0 && other.stats().rows_decoded == 0 && other.stats().prefill_s == 0));
+    grow(other, 110);
+    CHECK(other.stats().drafted[0] > 0);
+    CHECK(other.stats().drafted[1] == 0);
+}
+
 TEST_CASE("a fork in a callback, of an empty handle or after a loss is an error that says so") {
     CHECK(Session().fork().status().text.find("never created") != std::string::npos);
     const std::vector<std::byte> bytes = tiny_model();

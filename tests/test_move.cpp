@@ -189,6 +189,54 @@ TEST_CASE("a move to another kind of device reports no window again, and those t
     }
 }
 
+TEST_CASE("a move says what it copied, and after a loss what it computed again") {
+    const Loaded m;
+    Session session = open(m.first, options_of(kOff));
+    SyncReport r = move(session, m.second);
+    CHECK(r.reason == SyncReason::unchanged);
+    CHECK(r.text == "0 rows are copied");
+    sync(session, tiny_ids(70, 12));
+    grow(session, 81);
+    r = move(session, m.first);
+    CHECK(r.reason == SyncReason::unchanged);
+    CHECK(r.diverged_at == 81);
+    CHECK((r.rows_reused == 80 && r.checkpoint_row == 80 && r.rows_computed == 0));
+    CHECK(r.text == "80 rows are copied");
+    lose(session);
+    r = move(session, m.second);
+    CHECK(r.reason == SyncReason::no_state);
+    CHECK(r.diverged_at == 81);
+    CHECK((r.rows_reused == 0 && r.checkpoint_row == 0 && r.rows_computed == 80));
+    CHECK(r.text == "the device was lost, and with it the rows that it held; 80 of 80 are computed again");
+    sync(session, {});
+    lose(session);
+    r = move(session, m.first);
+    CHECK(r.reason == SyncReason::unchanged);
+    CHECK(r.text == "the device was lost, and with it the rows that it held; 0 of 0 are computed again");
+}
+
+TEST_CASE("after a loss no row is computed that the report does not count, and a reply is taken back as without it") {
+    const Loaded m;
+    for (const bool windowed : {false, true}) {
+        CAPTURE(windowed);
+        SessionOptions o = options_of(kOff);
+        if (windowed) o.windows = {{kAllLayers, 40, 4}};
+        Session session = open(m.first, o), plain = open(m.first, o);
+        for (Session* s : {&session, &plain}) {
+            sync(*s, tiny_ids(330, 5), {{300, false}});
+            grow(*s, 350);
+        }
+        lose(session);
+        const auto n_row = [&] { return session.stats().rows_prefilled + session.stats().rows_decoded; };
+        const uint64_t n_before = n_row();
+        CHECK(move(session, m.second).rows_computed == (windowed ? 49 : 349));
+        CHECK(n_row() - n_before == (windowed ? 49 : 349));
+        const std::vector<Token> cut = join(history(plain, 347), tiny_ids(20, 6));
+        for (Session* s : {&session, &plain}) sync(*s, cut);
+        CHECK(bytes_of(session) == bytes_of(plain));
+    }
+}
+
 TEST_CASE("a move that cannot be is an error that says why, and the session goes on") {
     TinyOptions tiny;
     tiny.seed = 2;
