@@ -315,3 +315,112 @@ TEST_CASE("costs measured by one session serve another; those of other models ar
     CHECK(other.load_costs(damaged).code == Code::bad_file);
     CHECK(other.draft_report().cycle_seconds[1] == doctest::Approx(b.cycle_seconds[1]));
 }
+
+TEST_CASE("draft costs that are cut anywhere, or of another version, are refused and change nothing") {
+    const Tiny tiny;
+    Session session = open(tiny.model, with(Draft::mtp, -1)), other = open(tiny.model, with(Draft::mtp, -1));
+    sync(session, tiny_ids(30, 2));
+    more(session, 30);
+    const std::vector<std::byte> costs = session.save_costs();
+    for (size_t n = 0; n < costs.size(); ++n) {
+        const std::vector<std::byte> cut(costs.begin(), costs.begin() + static_cast<std::ptrdiff_t>(n));
+        const Status s = other.load_costs(cut);
+        if (s.code != Code::bad_file) FAIL_CHECK(n << " bytes of " << costs.size() << ": " << s.message());
+    }
+    std::vector<std::byte> wrong = costs;
+    wrong[7] ^= std::byte{1};
+    CHECK(other.load_costs(wrong).text ==
+          "these are no draft costs, or of another version. Delete them: they are measured again.");
+    CHECK(other.draft_report().cycle_seconds[0] == 0);
+    CHECK(other.load_costs(costs).ok());
+    CHECK(other.draft_report().cycle_seconds[0] > 0);
+}
+
+TEST_CASE("an option out of range is refused with the range, whose ends are accepted") {
+    const Tiny tiny;
+    const auto text = [&](const SessionOptions& o) { return Session::create(tiny.model, o).status().text; };
+    SessionOptions o;
+    o.n_context = 64;
+    o.draft.source = Draft::mtp;
+    for (const int depth : {-2, -1, 8, 9}) {
+        o.draft.depth = depth;
+        const bool fine = depth == -1 || depth == 8;
+        CHECK(
+            text(o) ==
+            (fine ? "" : "draft.depth is " + std::to_string(depth) + ", expected 0..8, or -1 for a choice of its own"));
+    }
+    o.draft.depth = 1;
+    const struct {
+        float value;
+        const char* text;
+    } probabilities[] = {{-0.5f, "draft.min_probability is -0.5, expected 0..1"},
+                         {0, ""},
+                         {1, ""},
+                         {1.5f, "draft.min_probability is 1.5, expected 0..1"}};
+    for (const auto& p : probabilities) {
+        o.draft.min_probability = p.value;
+        CHECK(text(o) == p.text);
+    }
+    o.draft.min_probability = 0;
+    for (const uint32_t depth : {0u, 1u, 8u, 9u}) {
+        o.draft.max_depth = depth;
+        const bool fine = depth == 1 || depth == 8;
+        CHECK(text(o) == (fine ? "" : "draft.max_depth is " + std::to_string(depth) + ", expected 1..8"));
+    }
+    o.draft.max_depth = 1;
+    for (const uint32_t n : {7u, 8u}) {
+        o.run_ahead = n;
+        CHECK(text(o) == (n == 7 ? "" : "run_ahead is 8, expected 0..7"));
+    }
+    o.run_ahead = 0;
+    o.draft.source = static_cast<Draft>(-1);
+    CHECK(text(o) == "draft.source is -1, expected a value of Draft, 0..4");
+    o.draft.source = Draft::off;
+    o.kv_k = static_cast<KvType>(5);
+    CHECK(text(o) == "a KV format is 5, expected a value of KvType, 0..4");
+    o.kv_k = KvType::f32;
+    CHECK(text(o) == "");
+    Session session = test::open(tiny.model, o);
+    CHECK(session.set_draft_depth(-2).text == "the draft depth is -2, expected 0..8, or -1 for a choice of its own");
+    CHECK(session.set_draft_depth(-1).ok());
+}
+
+TEST_CASE("statistics have the time of prompts and that of tokens apart, and clear_stats() sets both to 0") {
+    const Tiny tiny;
+    Session session = open(tiny.model, Setup());
+    sync(session, tiny_ids(40, 1));
+    const Stats prompt = session.stats();
+    CHECK(prompt.prefill_s > 0);
+    CHECK(prompt.decode_s == 0);
+    more(session, 3);
+    const Stats reply = session.stats();
+    CHECK(reply.prefill_s == prompt.prefill_s);
+    CHECK(reply.decode_s > 0);
+    CHECK(reply.tokens_sampled == 3);
+    sync(session, join(history(session), {1, 2}));
+    CHECK(session.stats().prefill_s > prompt.prefill_s);
+    CHECK(session.stats().decode_s == reply.decode_s);
+    session.clear_stats();
+    CHECK((session.stats().prefill_s == 0 && session.stats().decode_s == 0 && session.stats().tokens_sampled == 0));
+    CHECK(prompt.memory_bytes > 0);
+    CHECK(session.stats().memory_bytes == prompt.memory_bytes);
+}
+
+TEST_CASE("clear_stats() keeps what describes the session") {
+    const Tiny tiny;
+    SessionOptions o;
+    o.n_context = 256;
+    o.draft.source = Draft::mtp;
+    o.draft.n_vocab = 100;
+    o.windows = {{kAllLayers, 40, 4}};
+    Session session = test::open(tiny.model, o);
+    const Stats before = session.stats();
+    session.clear_stats();
+    const Stats after = session.stats();
+    CHECK(before.draft_head_bytes > 0);
+    CHECK(after.draft_head_bytes == before.draft_head_bytes);
+    CHECK(after.memory_bytes == before.memory_bytes);
+    REQUIRE(after.windows.size() == 2);  // the trunk's layer and the draft block's
+    CHECK((after.windows[0].window == 40 && after.windows[1].window == 40));
+    CHECK(after.window_rule == before.window_rule);
+}

@@ -534,6 +534,56 @@ TEST_CASE("a callback may call nothing but history() and stats() of the session 
     CHECK(more(plain, 20) == text);
 }
 
+TEST_CASE("the report of sync() says what differs, in tokens that the caller knew") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Session session = tiny_session(tiny_model(bytes));
+    std::vector<Token> ids = tiny_ids(40, 1);
+    SyncReport r = sync(session, ids);
+    CHECK(r.reason == SyncReason::new_text);
+    CHECK(r.text == "new text of 40 rows");
+    ids = join(ids, {7, 8});
+    r = sync(session, ids);
+    CHECK(r.reason == SyncReason::appended);
+    CHECK(r.checkpoint_row == 40);
+    CHECK(r.text == "appended 2 to 40 rows");
+    const Token sampled = more(session, 1)[0], other = sampled ^ 1;
+    ids.push_back(other);
+    r = sync(session, ids);
+    CHECK(r.reason == SyncReason::resumed);
+    CHECK(r.diverged_at == 42);
+    CHECK(r.text == "diverged at row 42 of 43: token " + std::to_string(other) + " instead of " +
+                        std::to_string(sampled) + "; resumed at row 42");
+    more(session, 20);
+    const std::vector<Token> said = history(session);
+    r = sync(session, join(first(said, 58), {said[58] ^ 1}));  // the end of the reply is taken back
+    CHECK(r.reason == SyncReason::checkpoint);
+    CHECK((r.diverged_at == 58 && r.rows_computed == 59 && r.rows_reused == 0 && r.checkpoint_row == 0));
+    CHECK(r.text == "diverged at row 58 of 59: token " + std::to_string(said[58] ^ 1) + " instead of " +
+                        std::to_string(said[58]) + "; nearest checkpoint 0");
+}
+
+TEST_CASE("ids and marks out of range are named with the range, whose ends are accepted") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Session session = tiny_session(tiny_model(bytes));
+    const std::vector<Token> bad = {1, 2, 288}, negative = {-1}, ends = {0, 287};
+    CHECK(session.sync(bad).status().text == "token 2 has id 288, expected 0..287");
+    CHECK(session.sync(negative).status().text == "token 0 has id -1, expected 0..287");
+    sync(session, ends, {{2, false}});
+    CHECK(session.sync(ends, std::vector<Mark>{{0, false}, {3, false}}).status().text ==
+          "mark 1 is at row 3, the history has 2 tokens; marks belong to the prompt that encode() gave them with");
+    Sampling sampling;
+    for (const Token id : {-1, 288}) {
+        sampling.logit_bias = {{5, 1}, {id, 1}};
+        const Status s = session.next(sampling).status();
+        CHECK(s.code == Code::bad_argument);
+        CHECK(s.text == "sampling.logit_bias names token " + std::to_string(id) + ", expected 0..287");
+    }
+    for (const Token id : {0, 287}) {
+        sampling.logit_bias = {{id, 1000}};
+        CHECK(more(session, 1, sampling)[0] == id);
+    }
+}
+
 TEST_CASE("what create() refuses, plan() refuses with the same words") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     LoadOptions load;
