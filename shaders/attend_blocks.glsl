@@ -2,6 +2,13 @@
 // of prompts on matrix units. Needs args (AttendArgs), D_HEAD, UNITS (D_HEAD / 8), KEYS, WRAPS, K_TYPE, V_TYPE,
 // uvec4 k_wide[], and kv_formats.glsl.
 
+// With first_row and last_row of a tile, oldest = oldest_key(first_row) and full_from = oldest_key(last_row): whether
+// some row does not see all of a block; and the block to go on with, since those between the sinks and the oldest key
+// that a row sees are left out.
+#define MASKED(block) ((block) + KEYS > first_row + 1u || ((block) < full_from && (block) + KEYS > args.sinks) \
+                       || (block) < step.first_key)
+#define FROM(block) ((block) >= args.sinks && (block) + KEYS <= oldest ? oldest / KEYS * KEYS : (block))
+
 // The place of a block in the caches: key i stands in slot0 + i, less the ring's length from `wrap` on.
 struct Place {
     uint slot0, wrap;

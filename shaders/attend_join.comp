@@ -1,6 +1,6 @@
 #version 450
-// attend_join.comp: joins what a round of attend_tile or attend_rows left for each segment of keys, in order of
-// position, and applies the gate.
+// attend_join.comp: joins what a round of attend_tile, attend_shared or attend_rows left for each segment of keys, in
+// order of position, and applies the gate.
 //
 // Formula out = gate * sum(values) / sum(weights), each over all segments under one maximum
 // Buffers 0 step  StepState                                      read

@@ -1,7 +1,7 @@
 #version 450
 // attend_rows.comp: attention of a committed pass (prefill) without matrix units: 64 queries of one kv head against the
-// keys of each segment that they see, in tiles with an online softmax. Runs after kv_append with QUERIES 1 and before
-// attend_join, which divides and applies the gate. Its bits need not match attend_step's.
+// keys of each segment that they see, in tiles with an online softmax. Runs after kv_append with QUERIES kQueriesFloat
+// and before attend_join, which divides and applies the gate. Its bits need not match attend_step's.
 //
 // Formula as attend_step.comp
 // Buffers 0 step   StepState                                            read

@@ -1,5 +1,5 @@
 // attend_segments.glsl: segments of keys (args.h) and how their results are joined, shared by attend_tile,
-// attend_rows and attend_join. Needs attend_visible.glsl.
+// attend_shared, attend_rows and attend_join. Needs attend_visible.glsl.
 //
 // Partials  part f32 [segment, n_head_kv, Q, D_HEAD]: sums of weighted values under the maximum of the segment; stat
 //           vec2 [segment, n_head_kv, Q]: that maximum, and the sum of the weights. Segments are numbered among those

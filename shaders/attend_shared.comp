@@ -14,7 +14,8 @@
 //         block of keys wraps around the ring. D_HEAD is fixed by the variant
 // Grid    x: tiles of GROUP / 2 queries of a round, y: kv head, z: with SPLIT 1 at least the segments that the pass
 //         sees. Group 128 or 256, in full subgroups of 32
-// Shared  KEYS * (2 * D_HEAD + 16) + 104 * GROUP + 4 bytes a subgroup: 43 KiB for 256 columns and 256 invocations
+// Shared  max(KEYS * (2 * D_HEAD + 16), 40 * GROUP) + 104 * GROUP + 4 bytes a subgroup: 43 KiB for 256 columns and 256
+//         invocations
 // Cost    n_row * n_key * n_head * D_HEAD * 4 flops
 // Numbers queries, weights (times 32768) and unpacked keys and values are halves, sums are float
 // Order   keys in blocks of KEYS, 32, at multiples of it, in order; every segment of keys begins with nothing. What a
@@ -23,7 +24,8 @@
 //         columns for the weighted values, where it loads one matrix for two products. Keys and values take turns in
 //         shared memory.
 // Source  FlashAttention-2 (Dao 2023)
-// Needs   K and V zeroed when the context opens
+// Needs   division by 1 to be exact, as a row is divided where a neighbour's maximum grows; K and V zeroed when the
+//         context opens
 // CPU     src/machine/cpu, attend
 // variant: attend_shared_256 -DHEAD=256u @khr
 // variant: attend_shared_128 -DHEAD=128u @khr
@@ -93,9 +95,9 @@ uvec4 fetch_values(uint row, uint unit) {
 // Of an invocation: the maximum and its part of the sum of the weights of its query.
 float top, sum;
 
-// The weights of the scores of a block, and what everything before is divided by: there is no product of two matrices
-// by elements, and AMD's driver in Mesa 25.0 crashes where a kernel asks how many elements an invocation holds.
-// q: the query, t: which half of the keys.
+// Computes the weights of a block's scores, and the divisor of all values before it. A divisor, because
+// GL_NV_cooperative_matrix cannot multiply two matrices element by element, and AMD's driver in Mesa 25.0 crashes on
+// length(). q: the query, t: which half of the keys.
 void soften(uint block, bool masked, uint q, uint t, uint row) {
     float e[16];
     [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -109,7 +111,9 @@ void soften(uint block, bool masked, uint q, uint t, uint row) {
     [[unroll]] for (uint i = 0u; i < 16u; i++) highest = max(highest, e[i]);
     highest = max(highest, subgroupShuffleXor(highest, 1u));
     precise float below = (top - highest) * kLog2e;
-    const float alpha = top == highest ? 1.0 : exp2(below), divisor = top == highest ? 1.0 : exp2(-below);
+    const float alpha = top == highest ? 1.0 : exp2(below);
+    // Values under the first maximum are 0: nothing to divide. The exponent keeps to what division is defined for.
+    const float divisor = top == highest || top == kUnseen ? 1.0 : exp2(min(-below, 126.0));
     // Weights times 2^15; a row that sees nothing here has base 0, so that the masked scores come out as 0.
     const float base = highest > kUnseen ? fma(-highest, kLog2e, 15.0) : 0.0;
     top = highest;
@@ -153,10 +157,6 @@ void main() {
     const uint my_row = step.position + min(tile * TILE + my_query, n_query - 1u) / per_kv;
     uvec4 next[FETCHED];
     vec2 all = vec2(0.0);  // of the segments so far
-#define MASKED(block) ((block) + KEYS > first_row + 1u || ((block) < full_from && (block) + KEYS > args.sinks) \
-                       || (block) < step.first_key)
-// Blocks between the sinks and the oldest key that a row of the tile sees are left out.
-#define FROM(block) ((block) >= args.sinks && (block) + KEYS <= oldest ? oldest / KEYS * KEYS : (block))
 
     const uint segment_first = SPLIT != 0u ? n_segment - 1u - gl_WorkGroupID.z : 0u,
         segment_end = SPLIT != 0u ? segment_first + 1u : n_segment;

@@ -233,10 +233,6 @@ void main() {
     const uint k_key = me / UNITS, k_unit = me % UNITS, v_key = me / V_UNITS * 2u, v_unit = me % V_UNITS;
     uvec4 k_next[NK], v_next[NV];
     vec2 all0 = vec2(0.0), all1 = vec2(0.0);  // of the segments so far
-#define MASKED(block) ((block) + KEYS > first_row + 1u || ((block) < full_from && (block) + KEYS > args.sinks) \
-                       || (block) < step.first_key)
-// Blocks between the sinks and the oldest key that a row of the tile sees are left out.
-#define FROM(block) ((block) >= args.sinks && (block) + KEYS <= oldest ? oldest / KEYS * KEYS : (block))
 
 // The scores of a block and the values of the one before, in turns.
 #define STEP(b) { score(b); [[unroll]] for (uint i = 0u; i < PIECES / 2u; i++) \

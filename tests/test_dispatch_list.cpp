@@ -93,6 +93,8 @@ TEST_CASE("a decode step is one dispatch for each fused operation, and building 
     REQUIRE(n_delta > 0);
     REQUIRE(n_attend > 0);
     CHECK(dispatches(list, "embed_f16") == 1);
+    const vk::DeviceTraits& traits = shared_gpu()->gpu->traits;
+    CHECK(shared_gpu()->shuffles == (traits.shuffle() && traits.subgroup_size >= 8));
     const bool fast = shared_gpu()->shuffles;  // the general kernels are two dispatches where these are one
     CHECK(dispatches(list, fast ? "delta_step" : "delta_any") == n_delta);
     CHECK(dispatches(list, "ring_any") == (fast ? 0 : n_delta));

@@ -142,7 +142,7 @@ vk::OpenDeviceRef open_family(const std::string& family) {
     REQUIRE(vk::Pipelines::create(device->gpu, shaders(), {}, vk::Pipelines::kNoThread).get(device->pipelines).ok());
     device->shuffles = device->gpu->traits.subgroup_size >= 8;
     device->gemm_matrix = vk::gemm_matrix_fits(device->gpu->traits);
-    if (device->gemm_matrix && vk::attend_shared_fits(device->gpu->traits)) device->attend = vk::AttendKernel::shared;
+    device->attend = vk::choose_attend_kernel(device->gpu->traits, device->gemm_matrix, false);
     return device;
 }
 
@@ -190,7 +190,7 @@ std::string compile(const std::string& family, const std::string& size, Type kv)
     REQUIRE_MESSAGE(s.ok(), s.message());
     ContextOptions options;
     options.n_context = 4096;
-    options.n_ubatch = kDefaultUbatch;
+    options.n_ubatch = vk::make_backend(device)->best_ubatch();
     options.mtp = true;
     KvOptions of_layer;
     of_layer.k = of_layer.v = kv;

@@ -98,9 +98,10 @@ double worst(const std::vector<float>& got, const V& expected) {
     return w;
 }
 
-/// Whether eight neighbours can shuffle, which specialised kernels need; skips the running test case if not.
-inline bool can_shuffle(const Vulkan& v) {
+/// Whether eight neighbours can shuffle, which specialised kernels need; finishes and skips the test case if not.
+inline bool can_shuffle(Vulkan& v) {
     if (v.gpu->traits.shuffle() && v.gpu->traits.subgroup_size >= 8) return true;
+    v.finish();
     skip("needs shuffles among eight neighbours");
     return false;
 }

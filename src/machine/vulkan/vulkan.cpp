@@ -17,7 +17,8 @@ constexpr uint64_t kSmallBytes = 64u << 20;
 constexpr uint32_t kMaxSubmitMs = 50;  ///< unless DeviceOptions::max_submit_ms says otherwise
 
 /// Asks how the matrix units lay out their elements. A kernel that cannot be made is an answer, too.
-Status ask_matrix(OpenDevice& c) {
+/// right_fits  set where attend_tile can use them as well.
+Status ask_matrix(OpenDevice& c, bool* right_fits) {
     const DeviceTraits& traits = c.gpu->traits;
     std::string* verdict = &c.matrix_verdict;
     c.matrix = false;
@@ -61,7 +62,7 @@ Status ask_matrix(OpenDevice& c) {
     AUSPEX_TRY(commands.run());
     AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
     c.matrix = matrix_layout_fits(s);
-    if (c.matrix && matrix_right_fits(s)) c.attend = AttendKernel::tile;
+    *right_fits = c.matrix && matrix_right_fits(s);
     *verdict = c.matrix ? "yes" : "no: the elements are not laid out as the kernels expect";
     return {};
 }
@@ -105,11 +106,7 @@ class VulkanBackend : public Backend {
                                                         : "no";
     }
     uint64_t budget_bytes() const override { return device->gpu->budget_bytes(); }
-    uint32_t best_ubatch() const override {
-        const DeviceTraits& t = device->gpu->traits;
-        return t.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && device->attend != AttendKernel::rows ? 2048
-                                                                                                      : kDefaultUbatch;
-    }
+    uint32_t best_ubatch() const override { return vk::best_ubatch(device->gpu->traits.type, device->attend); }
     Status plan_weights(const Plan& plan, const Weights&, const LoadedModel*,
                         std::vector<MemoryItem>* items) const override {
         return VulkanModel::plan_weights(device, plan, items);
@@ -162,10 +159,10 @@ Result<OpenDeviceRef> open_best(const DeviceOptions& options, const OpenDetail& 
                    .get(c.pipelines));
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     c.shuffles = c.gpu->traits.subgroup_size >= 8 && c.selftest.passed("shuffle_xor");
-    AUSPEX_TRY(ask_matrix(c));
+    bool right_fits = false;
+    AUSPEX_TRY(ask_matrix(c, &right_fits));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
-    if (c.attend == AttendKernel::rows && c.gemm_matrix && attend_shared_fits(c.gpu->traits))
-        c.attend = AttendKernel::shared;
+    c.attend = choose_attend_kernel(c.gpu->traits, c.gemm_matrix && c.shuffles, right_fits);
     c.small_bytes = c.matrix || c.gemm_matrix ? kSmallBytes : 0;
     AUSPEX_TRY(refuse(c));
     return device;
