@@ -21,14 +21,23 @@ if(AUSPEX_HTTPLIB_LIBRARY)  # definitions decide how large its classes are
   endif()
 endif()
 if(AUSPEX_HTTPLIB)
+  # Asked again where something else is found, or asked.
+  file(SHA256 ${PROJECT_SOURCE_DIR}/examples/server/httplib_server.h auspex_httplib_key)
+  string(APPEND auspex_httplib_key ";${AUSPEX_HTTPLIB};${AUSPEX_HTTPLIB_LIBRARY};${auspex_httplib_flags}")
+  if(NOT AUSPEX_HTTPLIB_ASKED STREQUAL auspex_httplib_key)
+    unset(AUSPEX_HTTPLIB_FITS CACHE)
+    set(AUSPEX_HTTPLIB_ASKED "${auspex_httplib_key}" CACHE INTERNAL "What AUSPEX_HTTPLIB_FITS is about")
+  endif()
   set(CMAKE_REQUIRED_INCLUDES ${AUSPEX_HTTPLIB} ${PROJECT_SOURCE_DIR}/examples/server)
   set(CMAKE_REQUIRED_FLAGS -std=c++17)
   set(CMAKE_REQUIRED_LIBRARIES Threads::Threads ${AUSPEX_HTTPLIB_LIBRARY})
   set(CMAKE_REQUIRED_DEFINITIONS ${auspex_httplib_flags})
   check_cxx_source_compiles("#include <httplib_server.h>
     struct Probe : server::HttplibServer {
-      bool process_and_close_socket(socket_t) override { return true; }
-      bool serve(httplib::Stream& s) { return process_one(*this, s, EndHead()); }
+      bool process_and_close_socket(socket_t) override {
+        server::RequestLineStream s(std::string(), 0, nullptr);
+        return process_one(*this, s, EndHead());
+      }
     };
     int main() { Probe probe; return probe.is_running() ? 1 : 0; }" AUSPEX_HTTPLIB_FITS)
   unset(CMAKE_REQUIRED_INCLUDES)
@@ -36,8 +45,13 @@ if(AUSPEX_HTTPLIB)
   unset(CMAKE_REQUIRED_LIBRARIES)
   unset(CMAKE_REQUIRED_DEFINITIONS)
 endif()
+if(NOT AUSPEX_HTTPLIB)
+  message(STATUS "No cpp-httplib (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
+  return()
+endif()
 if(NOT AUSPEX_HTTPLIB_FITS)
-  message(STATUS "No cpp-httplib 0.11 to 0.41 (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
+  message(STATUS "cpp-httplib in ${AUSPEX_HTTPLIB} with the library '${AUSPEX_HTTPLIB_LIBRARY}' does not fit, "
+    "expected 0.11 to 0.41: auspex-server and `auspex serve` are left out")
   return()
 endif()
 

@@ -91,6 +91,23 @@ class Heads(BaseServer):
             self.alone(400, self.server.raw(line + b"\r\nHost: localhost\r\n\r\n" + LAST, timeout=10),
                        "its first line is none of HTTP/1.1, expected a method such as POST, a path and HTTP/1.1")
 
+    def test_headers_mean_the_same_over_every_version_of_the_library(self):
+        # Each of these was answered otherwise by some version of cpp-httplib that saw it.
+        def answer(*lines):
+            return self.server.raw(b"".join((b"GET /health HTTP/1.1\r\n", *(line + b"\r\n" for line in lines), b"\r\n",
+                                             LAST)), timeout=10)
+        websocket = (b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Version: 13",
+                     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+        for lines in ([b"Y: z"] * 101, [b"Accept: text/html;q=2,"], [b"Accept: json"], [b"Range: none"], [b"Y: \x01"],
+                      [b"Expect: 100-continue"], websocket):
+            got = answer(*lines)
+            self.assertEqual(got.count(b"HTTP/1.1 200 OK"), 2, (lines[0], got))
+            self.assertEqual(got.lower().count(b"content-length: "), 2, lines[0])
+        self.assertNotIn(b"Content-Encoding", answer(b"Accept-Encoding: gzip, br, zstd"))
+        got = answer(b"Host: localhost", b"Host: localhost")
+        self.assertIn(b"400", got.split(b"\r\n")[0])
+        self.assertIn(b"Host is given twice, expected it once", got)
+
     def test_headers_after_a_body_are_limited(self):
         def answer(n):
             return self.server.raw(CHUNKED + b'11\r\n{"content": "ab"}\r\n0\r\n' + b"Y: z\r\n" * n + b"\r\n" + LAST)

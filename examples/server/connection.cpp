@@ -85,17 +85,17 @@ void Connection::end_head(bool chunked, bool interim) {
 }
 
 bool Connection::read_head() {
-    head_.clear();
-    HeadLines lines;
-    while (!lines.ended()) {
+    lines_ = HeadLines();
+    for (size_t n = 0; !lines_.ended() && refusal_.status == 0;) {
         char c = 0;
-        if (receive(&c, 1) != 1) break;
-        lines.read(&c, &refusal_);
-        head_.push_back(c);
-        if (head_.size() > kMaxHeadBytes && refusal_.status == 0)
+        if (receive(&c, 1) != 1) {
+            if (refusal_.status == 0) refusal_ = {400, kNoRequestLine};
+            break;
+        }
+        lines_.read(c, &refusal_);
+        if (++n > kMaxHeadBytes && refusal_.status == 0)
             refusal_ = {431, "the head of the request is larger than " + std::to_string(kMaxHeadBytes) +
                                  " bytes; send fewer headers"};
-        if (refusal_.status != 0) break;
     }
     return refusal_.status == 0;
 }

@@ -1,8 +1,7 @@
 // server/connection: the socket of one client, with limits on the head and body of each request.
 //
-// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Reads
-//         the whole head before cpp-httplib sees it, whose limits depend on its version, and takes the chunks of a body
-//         apart, where it would keep a size line of any length.
+// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take. Takes
+//         the head and the chunks of a body apart, so that neither depends on the version of cpp-httplib.
 // Thread  one: the connection's own.
 // Tests   tests/test_server_http.py, tests/test_server_stalls.py
 #pragma once
@@ -32,7 +31,7 @@ class Connection {
     /// Reads the head, or what comes of it before the client ends it. False beyond a limit: refusal() says why.
     bool read_head();
     /// What read_head() has read.
-    const std::string& head() const { return head_; }
+    const Head& head() const { return lines_.head; }
     /// The head was understood: what follows is the body.
     /// interim   the client understands answers before the answer (HTTP/1.1).
     void end_head(bool chunked, bool interim);
@@ -77,7 +76,7 @@ class Connection {
     size_t at_ = 0, end_ = 0;
     bool first_ = true;  ///< no request was read yet
     bool in_head_ = true;
-    std::string head_;
+    HeadLines lines_;
     bool chunked_ = false, interim_ = false;
     bool asked_ = false;  ///< by awaited()
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;

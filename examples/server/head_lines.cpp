@@ -1,6 +1,6 @@
 #include "head_lines.h"
 
-#include <string_view>
+#include <algorithm>
 
 namespace server {
 
@@ -12,10 +12,29 @@ bool is_token(char c) {
            (c != '\0' && std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos);
 }
 
+/// A method, a target and HTTP/1.0 or HTTP/1.1, with a space between them.
+bool is_request_line(std::string_view line) {
+    const size_t method = line.find(' '), version = line.rfind(' ');
+    const std::string_view last = version == std::string_view::npos ? line : line.substr(version + 1);
+    return method != std::string_view::npos && method != 0 && version > method + 1 &&
+           (last == "HTTP/1.1" || last == "HTTP/1.0");
+}
+
 }  // namespace
 
-void HeadLines::read(char* byte, ReadRefusal* refusal) {
-    const char c = *byte;
+size_t Head::count(std::string_view name) const {
+    return static_cast<size_t>(
+        std::count_if(headers.begin(), headers.end(), [&](const auto& h) { return h.first == name; }));
+}
+
+std::string Head::joined(std::string_view name) const {
+    std::string all;
+    for (const auto& h : headers)
+        if (h.first == name) all += (all.empty() ? "" : ", ") + h.second;
+    return all;
+}
+
+void HeadLines::read(char c, ReadRefusal* refusal) {
     const bool after_return = last_ == '\r';
     last_ = c;
     if (++n_ > kMaxLineBytes)
@@ -29,17 +48,16 @@ void HeadLines::read(char* byte, ReadRefusal* refusal) {
                     "that end with a carriage return and a line feed"};
     else if (c == '\n')
         end_line(refusal);
-    else if (c != '\r' || (!is_first_ && !is_named_ && n_ > 1))
-        read_name(byte, refusal);
+    else if (is_first_ && c != '\r')
+        head.first_line.push_back(c);
+    else if (!is_first_ && (c != '\r' || (!is_named_ && n_ > 1)))
+        read_header(c, refusal);
 }
 
-/// A byte inside a line.
-void HeadLines::read_name(char* byte, ReadRefusal* refusal) {
-    const char c = *byte;
-    if (is_first_) return;
+/// A byte of a header.
+void HeadLines::read_header(char c, ReadRefusal* refusal) {
     if (is_named_) {
-        has_value_ = has_value_ || (c != ' ' && c != '\t');
-        // cpp-httplib decodes values as it does those of a URL: %36 would be the digit 6.
+        value_.push_back(c);
         if (c == '%' && says_length()) *refusal = {400, "the header " + name_ + " has a % in it"};
         return;
     }
@@ -52,18 +70,24 @@ void HeadLines::read_name(char* byte, ReadRefusal* refusal) {
         return;
     }
     name_.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
-    if (name_ == "range") *byte = '_';
 }
 
 bool HeadLines::says_length() const { return name_ == "content-length" || name_ == "transfer-encoding"; }
 
 void HeadLines::end_line(ReadRefusal* refusal) {
-    // cpp-httplib leaves out headers without a value.
-    if (!has_value_ && says_length()) *refusal = {400, "the header " + name_ + " has no value"};
-    const bool was_last = !is_first_ && n_ == 2;
-    *this = HeadLines();
-    is_first_ = false;
-    ended_ = was_last;
+    ended_ = !is_first_ && n_ == 2;
+    const size_t from = value_.find_first_not_of(" \t"), to = value_.find_last_not_of(" \t");
+    if (is_first_ && !is_request_line(head.first_line))
+        *refusal = {400, kNoRequestLine};
+    else if (from != std::string::npos)
+        head.headers.emplace_back(std::move(name_), value_.substr(from, to - from + 1));
+    else if (says_length())
+        *refusal = {400, "the header " + name_ + " has no value"};
+    is_first_ = is_named_ = false;
+    n_ = 0;
+    last_ = 0;
+    name_.clear();
+    value_.clear();
 }
 
 }  // namespace server

@@ -97,36 +97,11 @@ class Threads {
     size_t n_live_ = 0;
 };
 
-/// What cpp-httplib reads, the head of a request, and where it writes. It does not get the body: versions read it, or
-/// throw the rest of it away, each in its own way. Nothing says `override`: the functions depend on the version, too.
-class ConnectionStream final : public httplib::Stream {
-  public:
-    explicit ConnectionStream(Connection& c) : c_(c) {}
-    bool is_readable() const { return at_ < c_.head().size(); }
-    bool is_writable() const { return !c_.gone(); }
-    bool wait_readable() const { return is_readable(); }
-    bool wait_writable() const { return is_writable(); }
-    time_t duration() const { return 0; }
-    ssize_t read(char* to, size_t n) {
-        n = c_.head().copy(to, n, at_);
-        at_ += n;
-        return static_cast<ssize_t>(n);
-    }
-    ssize_t write(const char* from, size_t n) { return c_.write(from, n); }
-    void get_remote_ip_and_port(std::string&, int&) const {}
-    void get_local_ip_and_port(std::string&, int&) const {}
-    socket_t socket() const { return c_.fd(); }
-
-  private:
-    Connection& c_;
-    size_t at_ = 0;
-};
-
 class SinkStream final : public AnswerStream {
   public:
     explicit SinkStream(httplib::DataSink& sink) : sink_(sink) {}
     bool write(std::string_view bytes) override { return bytes.empty() || sink_.write(bytes.data(), bytes.size()); }
-    bool connected() override { return sink_.is_writable(); }
+    bool connected() override { return !t_connection->gone(); }
     bool half_closed() override { return t_connection->half_closed(); }
 
   private:
@@ -215,15 +190,17 @@ struct HttpServer::Impl final : HttplibServer {
         Connection c(fd, stop_fd, crowd_fd, options);
         t_connection = &c;
         while (!c.closing && c.wait_for_request() && c.read_head()) {
-            ConnectionStream stream(c);
-            c.closing = true;  // what follows a head that is refused is no request
-            const std::function<void(httplib::Request&)> end_head = [&](httplib::Request& r) {
-                c.closing = r.version == "HTTP/1.0" || wants_close(r);  // in 1.0 a stream ends with the connection
+            RequestLineStream stream(c.head().first_line, c.fd(),
+                                     [&c](const char* from, size_t n) { return c.write(from, n); });
+            c.closing = true;  // what follows a first line that is refused is no request
+            const EndHead end_head = [&](httplib::Request& r) {
+                const Head& h = c.head();
+                c.closing = r.version == "HTTP/1.0" || wants_close(h);  // in 1.0 a stream ends with the connection
                 ++n_answering;
-                c.encoding = take_encoding(r);
-                c.waits = lower(r.get_header_value("Expect")) == "100-continue";
-                r.headers.erase("Expect");
-                c.end_head(take_chunked(r), r.version != "HTTP/1.0");
+                c.encoding = lower(h.joined("content-encoding"));
+                c.waits = lower(h.joined("expect")) == "100-continue";
+                c.end_head(lower(h.joined("transfer-encoding")) == "chunked" && h.count("content-length") == 0,
+                           r.version != "HTTP/1.0");
             };
             const bool goes_on = process_one(*this, stream, end_head);
             if (!c.in_head()) --n_answering;
@@ -234,31 +211,11 @@ struct HttpServer::Impl final : HttplibServer {
     }
 
     /// "close" may be one of several options.
-    static bool wants_close(const httplib::Request& r) {
-        const auto all = r.headers.equal_range("Connection");
-        for (auto h = all.first; h != all.second; ++h) {
-            std::istringstream options(lower(h->second));
-            for (std::string one; std::getline(options >> std::ws, one, ',');)
-                if (one.substr(0, one.find_last_not_of(" \t") + 1) == "close") return true;
-        }
+    static bool wants_close(const Head& h) {
+        std::istringstream options(lower(h.joined("connection")));
+        for (std::string one; std::getline(options >> std::ws, one, ',');)
+            if (one.substr(0, one.find_last_not_of(" \t") + 1) == "close") return true;
         return false;
-    }
-
-    /// True for a body in chunks. The header goes with them: Connection takes them apart.
-    static bool take_chunked(httplib::Request& r) {
-        const bool chunked = lower(r.get_header_value("Transfer-Encoding")) == "chunked" && !is_ambiguous(r) &&
-                             !r.has_header("Content-Length");
-        if (chunked) r.headers.erase("Transfer-Encoding");
-        return chunked;
-    }
-
-    /// Of the body, in lower case. The header goes: cpp-httplib would take a body that was cut for a whole one.
-    static std::string take_encoding(httplib::Request& r) {
-        std::string all;
-        const auto found = r.headers.equal_range("Content-Encoding");
-        for (auto h = found.first; h != found.second; ++h) all += (all.empty() ? "" : ", ") + lower(h->second);
-        r.headers.erase("Content-Encoding");
-        return all;
     }
 
     static const char* phrase(int status) {
@@ -296,7 +253,8 @@ struct HttpServer::Impl final : HttplibServer {
         HttpRequest to;
         to.method = from.method;
         to.path = from.path;
-        for (const auto& h : from.headers) to.headers.emplace(lower(h.first), h.second);
+        for (const auto& h : t_connection->head().headers)
+            if (h.first != "transfer-encoding" || !t_connection->chunked()) to.headers.insert(h);
         for (const auto& p : from.params) to.query.emplace(p.first, p.second);
         take_absolute(from.target, &to);
         to.connected = [c = t_connection] { return c->awaited(); };
@@ -328,12 +286,14 @@ struct HttpServer::Impl final : HttplibServer {
         to.set_header("Content-Type", answer.type);
     }
 
-    /// Refuses heads that cpp-httplib would read in a way of its own.
-    HttpAnswer check_head(const httplib::Request& from, const HttpRequest& r) const {
+    /// Refuses heads whose body nobody can find or read, and those that `check` refuses.
+    HttpAnswer check_head(const HttpRequest& r) const {
         if (lower(r.header("content-type")).rfind("multipart/form-data", 0) == 0)
             return error(415, r, "the body is a form of several parts, expected JSON (application/json)");
-        if (is_ambiguous(from))
+        const Head& h = t_connection->head();
+        if (h.count("content-length") > 1 || h.count("transfer-encoding") > 1)
             return error(400, r, "Content-Length or Transfer-Encoding is given twice, expected one of them once");
+        if (h.count("host") > 1) return error(400, r, "Host is given twice, expected it once");
         const std::string length = r.header("content-length");
         const bool has_length = r.headers.count("content-length") != 0;
         const bool has_coding = r.headers.count("transfer-encoding") != 0;  // other than chunks
@@ -357,15 +317,10 @@ struct HttpServer::Impl final : HttplibServer {
         return error(413, r, "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes");
     }
 
-    /// A header given twice: programs disagree on which one counts.
-    static bool is_ambiguous(const httplib::Request& r) {
-        return r.get_header_value_count("Content-Length") > 1 || r.get_header_value_count("Transfer-Encoding") > 1;
-    }
-
     /// Answers the request.
     HandlerResponse route(const httplib::Request& from, httplib::Response& to) {
         HttpRequest r = head(from);
-        HttpAnswer refused = check_head(from, r);
+        HttpAnswer refused = check_head(r);
         const std::string length = r.header("content-length");
         const bool has_body = t_connection->chunked() || length.find_first_not_of('0') != std::string::npos ||
                               r.headers.count("transfer-encoding") != 0;
@@ -464,11 +419,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
             to.set_header("Keep-Alive", "timeout=" + std::to_string(kIdleSeconds) + ", max=1000000");
     });
     s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
-        if (to.body.empty() && !to.content_provider_)
-            s.give(s.error(to.status, s.head(r),
-                           "the request's head ended early, or its first line is none of HTTP/1.1, expected a method "
-                           "such as POST, a path and HTTP/1.1"),
-                   r, to);
+        if (to.body.empty() && !to.content_provider_) s.give(s.error(to.status, s.head(r), kNoRequestLine), r, to);
     });
     s.set_exception_handler([&s](const httplib::Request& r, httplib::Response& to, std::exception_ptr) {
         t_connection->closing = true;  // the body may not have been read to its end

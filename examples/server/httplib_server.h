@@ -1,4 +1,4 @@
-// server/httplib_server: cpp-httplib 0.11 to 0.41, as far as their versions call differently what http.cpp uses.
+// server/httplib_server: hides the differences between cpp-httplib 0.11 and 0.41.
 //
 // cmake/auspex_server.cmake compiles this file to see whether the server can be built.
 #pragma once
@@ -6,8 +6,39 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace server {
+
+/// What cpp-httplib reads, the first line of a request and no header, and where it writes. Headers and body are read
+/// here: versions disagree on both. No `override`: which functions are virtual depends on the version.
+class RequestLineStream final : public httplib::Stream {
+  public:
+    /// fd     of the connection.
+    /// write  sends bytes to the client; -1 if that failed.
+    RequestLineStream(const std::string& line, int fd, std::function<long(const char*, size_t)> write)
+        : text_(line + "\r\n\r\n"), fd_(fd), write_(std::move(write)) {}
+    bool is_readable() const { return at_ < text_.size(); }
+    bool is_writable() const { return true; }
+    bool wait_readable() const { return is_readable(); }
+    bool wait_writable() const { return true; }
+    time_t duration() const { return 0; }
+    ssize_t read(char* to, size_t n) {
+        n = text_.copy(to, n, at_);
+        at_ += n;
+        return static_cast<ssize_t>(n);
+    }
+    ssize_t write(const char* from, size_t n) { return write_(from, n); }
+    void get_remote_ip_and_port(std::string&, int&) const {}
+    void get_local_ip_and_port(std::string&, int&) const {}
+    socket_t socket() const { return fd_; }
+
+  private:
+    const std::string text_;
+    const int fd_;
+    const std::function<long(const char*, size_t)> write_;
+    size_t at_ = 0;
+};
 
 /// A server whose connections are accepted elsewhere.
 class HttplibServer : public httplib::Server {
@@ -15,11 +46,11 @@ class HttplibServer : public httplib::Server {
     using EndHead = std::function<void(httplib::Request&)>;
 
     /// Reads a request from the stream and answers it. False if the connection cannot go on. end_head is called once
-    /// the head was read.
+    /// the first line was read.
     template <class S>
-    static bool process_one(S& s, httplib::Stream& stream, const EndHead& end_head) {
-        bool closed =
-            false;  // some versions set it where they miss a body; Impl knows whether the client wants the end
+    static bool process_one(S& s, RequestLineStream& stream, const EndHead& end_head) {
+        // Some versions set it where they miss a body. Impl knows whether the client wants the end.
+        bool closed = false;
         return call(s, stream, closed, end_head);
     }
 
