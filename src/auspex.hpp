@@ -55,8 +55,8 @@
 #else
 #define AUSPEX_NOINLINE
 #endif
-// GCC 16 takes a view that a temporary gives, as in `for (Token id : session.next().value())`, for one of the
-// temporary.
+// GCC 16 warns that a view which a temporary returns dangles, as in `for (Token id : session.next().value())`. It does
+// not point into the temporary.
 #define AUSPEX_NO_DANGLING
 #if defined(__has_cpp_attribute)
 #if __has_cpp_attribute(gnu::no_dangling)
@@ -1011,7 +1011,8 @@ struct SessionOptions {
 };
 
 struct Stats {
-    // Rows that are computed again because tokens of run_ahead were dropped count once more.
+    // Rows that are computed again because tokens of run_ahead were dropped count once more. Rows of a reply that
+    // sync() or move_to() computes again are computed as next() does, and count as decoded.
     uint64_t rows_prefilled = 0;  ///< rows computed by sync(), move_to() and score()
     uint64_t rows_decoded = 0;    ///< rows computed by next(), drafts included, and by logits()
     uint64_t tokens_sampled = 0;
