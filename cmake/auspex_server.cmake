@@ -21,7 +21,7 @@ if(AUSPEX_HTTPLIB_LIBRARY)  # definitions decide how large its classes are
   endif()
 endif()
 if(AUSPEX_HTTPLIB)
-  # Asked again where something else is found, or asked.
+  # The answer is kept until another library is found, or the probe changes.
   file(SHA256 ${PROJECT_SOURCE_DIR}/examples/server/httplib_server.h auspex_httplib_key)
   string(APPEND auspex_httplib_key ";${AUSPEX_HTTPLIB};${AUSPEX_HTTPLIB_LIBRARY};${auspex_httplib_flags}")
   if(NOT AUSPEX_HTTPLIB_ASKED STREQUAL auspex_httplib_key)

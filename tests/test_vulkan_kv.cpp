@@ -92,22 +92,16 @@ TEST_CASE("back-end equivalence: the CPU's rows in every KV format, window and c
 TEST_CASE("back-end equivalence: attention on matrix units of any layout gives the CPU's rows") {
     if (!shared_gpu()) return;
     HotPath hot_path;
-    DeviceOptions options;
-    options.kind = Kind::vulkan;
-    vk::OpenDeviceRef device;
-    Status s = vk::open_device(options, {}).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    device->attend = vk::choose_attend_kernel(device->gpu->traits, device->gemm_matrix, false);
-    if (device->attend != vk::AttendKernel::shared)
-        return test::skip("needs a device with matrix units of 16x16x16 halves");
-    device->small_bytes = 0;
-    each_format([&](Rig& rig, const Formats& f) {
+    vk::OpenDevice& device = *shared_gpu();
+    const vk::AttendKernel other = vk::choose_attend_kernel(device.gpu->traits, device.gemm_matrix, false);
+    if (other != vk::AttendKernel::shared) return test::skip("needs a device with matrix units of 16x16x16 halves");
+    const vk::AttendKernel own = std::exchange(device.attend, other);
+    const uint64_t small_bytes = std::exchange(device.small_bytes, 0u);
+    each_format([](Rig& rig, const Formats& f) {
         if (!f.fast) return;  // attend_any
-        std::shared_ptr<LoadedModel> model;
-        REQUIRE(vk::make_backend(device)->load(rig.plan, rig.weights, {}).get(model).ok());
         const std::vector<Token> ids = tiny_ids(80, 21);
         const KvOptions kv = window(30, 4, f.k, f.v);
-        auto gpu = rig.context(*model, 512, 64, kv), cpu = rig.context(*rig.cpu, 512, 64, kv);
+        auto gpu = rig.context(*rig.gpu, 512, 64, kv), cpu = rig.context(*rig.cpu, 512, 64, kv);
         uint32_t at = 0;
         for (uint32_t n : {27u, 40u, 13u}) {
             CHECK(error_of(rig.run(*gpu, part(ids, at, n), at, false, 1),
@@ -115,6 +109,8 @@ TEST_CASE("back-end equivalence: attention on matrix units of any layout gives t
             at += n;
         }
     });
+    device.attend = own;
+    device.small_bytes = small_bytes;
 }
 
 TEST_CASE("row invariance and commit equivalence hold on the GPU in every KV format and in a sliding window") {

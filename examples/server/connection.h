@@ -28,7 +28,7 @@ class Connection {
 
     /// Waits for the first byte of the next request. False if there will be none.
     bool wait_for_request();
-    /// Reads the head, or what comes of it before the client ends it. False beyond a limit: refusal() says why.
+    /// Reads the head. False if a line of it is refused, it ends early or is late: refusal() says why.
     bool read_head();
     /// What read_head() has read.
     const Head& head() const { return lines_.head; }
