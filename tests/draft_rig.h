@@ -21,6 +21,7 @@ struct Tiny {
     explicit Tiny(Type type = Type::q8_0) {
         TinyOptions options;
         options.type = type;
+        options.scales = TinyOptions::Scales::separate;  // with NVFP4
         bytes = tiny_qwen35(options);
         model = load_model(cpu_device(), bytes);
     }

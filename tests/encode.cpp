@@ -301,18 +301,45 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
     for (int j = 0; j < 16; ++j) b[2 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
 }
 
+/// The code of E2M1 nearest to v / d, d above 0.
+int nearest_fp4(float v, float d) {
+    const float magnitude = std::fabs(v) / d;
+    int q = 0;
+    while (q < 7 && 2 * magnitude > static_cast<float>(kFp4Values[q] + kFp4Values[q + 1])) ++q;
+    return q | (v < 0 ? 8 : 0);
+}
+
 /// The exponent of the largest element, which then gets a code of 4 to 6 (E2M1); larger ones are cut off.
 void encode_mxfp4(const float* x, uint8_t* b) {
     const float top = std::min(std::fabs(extreme(x, 32)), std::numeric_limits<float>::max());
     b[0] = byte(top > 0 ? std::max(0, std::ilogb(top) - 2 + 127) : 0);
     const float d = fp4_scale(b[0]);
-    const auto quantise = [d](float v) {
-        const float magnitude = std::fabs(v) / d;
-        int q = 0;
-        while (q < 7 && 2 * magnitude > static_cast<float>(kFp4Values[q] + kFp4Values[q + 1])) ++q;
-        return q | (v < 0 ? 8 : 0);
-    };
-    for (int j = 0; j < 16; ++j) b[1 + j] = byte(quantise(x[j]) | quantise(x[j + 16]) << 4);
+    for (int j = 0; j < 16; ++j) b[1 + j] = byte(nearest_fp4(x[j], d) | nearest_fp4(x[j + 16], d) << 4);
+}
+
+/// Of the scales that give the largest element of a group a code from 4 to 6, the one with the smallest error.
+uint8_t nvfp4_scale(const float* x) {
+    const float top = std::min(std::fabs(extreme(x, 16)), 1e30f);
+    uint8_t first = 0, best = 0;
+    while (first < 0x7e && 12 * e4m3_scale(first) < top * 0.99f) ++first;
+    double min_error = std::numeric_limits<double>::infinity();
+    for (int code = std::max<int>(first, 1); code <= std::min(first + 5, 0x7e); ++code) {
+        const float d = e4m3_scale(byte(code));
+        double error = 0;
+        for (int i = 0; i < 16; ++i)
+            error += std::pow(double{x[i]} - double{d} * kFp4Values[nearest_fp4(x[i], d)], 2.0);
+        if (error < min_error) min_error = error, best = byte(code);
+    }
+    return top > 0 ? best : byte(0);
+}
+
+void encode_nvfp4(const float* x, uint8_t* b) {
+    for (int g = 0; g < 4; ++g, x += 16) {
+        b[g] = nvfp4_scale(x);
+        const float d = e4m3_scale(b[g]);
+        const auto code = [d](float v) { return d > 0 ? nearest_fp4(v, d) : 0; };
+        for (int j = 0; j < 8; ++j) b[4 + 8 * g + j] = byte(code(x[j]) | code(x[j + 8]) << 4);
+    }
 }
 
 }  // namespace
@@ -349,6 +376,7 @@ void encode(Type t, const float* from, void* to, size_t n) {
         case Type::iq4_nl: encode_block = encode_iq4_nl; break;
         case Type::iq4_xs: encode_block = encode_iq4_xs; break;
         case Type::mxfp4: encode_block = encode_mxfp4; break;
+        case Type::nvfp4: encode_block = encode_nvfp4; break;
     }
     const TypeInfo info = type_info(t);
     for (size_t i = 0; i < n; i += info.n_block, p += info.block_bytes) {

@@ -72,6 +72,9 @@ inline vec4 abs(vec4 a) { return {std::fabs(a.x), std::fabs(a.y), std::fabs(a.z)
 inline uint clamp(uint a, uint b, uint c) { return std::clamp(a, b, c); }
 inline float clamp(float a, double b, double c) { return std::clamp(a, float(b), float(c)); }
 inline vec2 clamp(vec2 a, vec2 b, vec2 c) { return {std::clamp(a.x, b.x, c.x), std::clamp(a.y, b.y, c.y)}; }
+inline vec4 clamp(vec4 a, vec4 b, vec4 c) {
+    return {std::clamp(a.x, b.x, c.x), std::clamp(a.y, b.y, c.y), std::clamp(a.z, b.z, c.z), std::clamp(a.w, b.w, c.w)};
+}
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline vec2 fma(vec2 a, vec2 b, vec2 c) { return {fma(a.x, b.x, c.x), fma(a.y, b.y, c.y)}; }
 inline uint floatBitsToUint(float f) {

@@ -11,8 +11,9 @@ using namespace auspex::detail;
 using namespace test;
 using namespace draft_rig;
 
-TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
-    const Tiny tiny(Type::q6_k);
+namespace {
+
+void check_draft_head(const Tiny& tiny) {
     const Plan& plan = tiny.model.impl()->plan;
     std::unique_ptr<Context> full, part;
     ContextOptions options;
@@ -46,6 +47,15 @@ TEST_CASE("a draft head over chosen ids gives the model's own draft logits for t
     CHECK(part->memory_bytes() == full->memory_bytes());
     CHECK(full->draft_head(std::vector<Token>{5, 5}).code == Code::bad_argument);
     CHECK(full->draft_head(std::vector<Token>{5, static_cast<Token>(kTinyVocab)}).code == Code::bad_argument);
+}
+
+}  // namespace
+
+TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
+    const Tiny tiny(Type::q6_k);
+    const Plan& plan = tiny.model.impl()->plan;
+    check_draft_head(tiny);
+    check_draft_head(Tiny(Type::nvfp4));  // whose head has a factor
 
     // By use: the most frequent tokens of the text come in, in place of the lowest ids.
     std::vector<uint32_t> count(plan.n_vocab, 0);

@@ -162,6 +162,32 @@ TEST_CASE("every family computes what plain loops in double precision compute" *
     }
 }
 
+TEST_CASE("matrices of NVFP4 with factors of their own give what plain loops compute with the factors in the weights") {
+    const std::vector<Token> ids = tiny_ids(12, 3);
+    for (Family family : {Family::qwen35, Family::qwen35moe}) {
+        const std::string name = family_name(family);
+        CAPTURE(name);
+        TinyOptions o;
+        o.family = family;
+        o.type = Type::nvfp4;
+        o.n_layer = o.interval = 2;
+        o.scales = TinyOptions::Scales::applied;
+        const std::vector<std::byte> applied = tiny_model(o);
+        Oracle oracle(applied);
+        const std::vector<Oracle::Rows> wanted = rows_of(oracle, ids, 1);
+        o.scales = TinyOptions::Scales::separate;
+        const std::vector<std::byte> separate = tiny_model(o);
+        struct Bound {
+            CpuPath path;
+            double error;
+        };
+        for (const Bound& bound : {Bound{CpuPath::reference, 1e-3}, Bound{CpuPath::best, 1e-2}}) {
+            Session session = session_of(separate, bound.path);
+            for (const double e : errors_of(session, wanted, ids)) CHECK(e <= bound.error);
+        }
+    }
+}
+
 TEST_CASE("the activations of a draft block do not overlap, also where no layer has their widths") {
     TinyOptions o = narrow();
     o.family = Family::step35;

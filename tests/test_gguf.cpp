@@ -341,7 +341,7 @@ TEST_CASE("an unsupported tensor type is rejected by name, with the list of supp
     const auto typed = [](uint32_t type) {
         return verdict(Raw().header(1, 0).tensor("blk.0.w", {256}, type, 0).pad().zeros(2048));
     };
-    refused(typed(40), Code::unsupported, {"'blk.0.w'", "NVFP4", "id 40", "Q4_K", "BF16", "Take a file"});
+    refused(typed(35), Code::unsupported, {"'blk.0.w'", "TQ2_0", "id 35", "Q4_K", "BF16", "Take a file"});
     refused(typed(21), Code::unsupported, {"IQ3_S"});
     refused(typed(9), Code::unsupported, {"Q8_1"});
     refused(typed(26), Code::unsupported, {"I32"});

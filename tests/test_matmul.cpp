@@ -156,7 +156,10 @@ bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a,
 
 std::vector<uint32_t> widths(Type t) {
     if (is_float(t)) return {1, 7, 33, 259, 512};
-    return type_info(t).n_block == 32 ? std::vector<uint32_t>{32, 96, 352} : std::vector<uint32_t>{256, 768};
+    const uint32_t n = type_info(t).n_block;
+    return n == 32   ? std::vector<uint32_t>{32, 96, 352}
+           : n == 64 ? std::vector<uint32_t>{64, 192, 320}
+                     : std::vector<uint32_t>{256, 768};
 }
 
 }  // namespace
@@ -194,8 +197,8 @@ TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to
                     x[1024 + k] = k % 2 ? 2.0f : -2.0f;
                 }
                 check_product(c, x, 3);
-                // Bytes 0x80 are two zeros in MXFP4, and 0x7f beside them cancel out.
-                if (t == Type::mxfp4 && (f == Fill::lowest || f == Fill::striped)) continue;
+                // Bytes 0x80 are two zeros in MXFP4 and NVFP4, and 0x7f beside them cancel out.
+                if ((t == Type::mxfp4 || t == Type::nvfp4) && (f == Fill::lowest || f == Fill::striped)) continue;
                 const std::vector<float> y = c.product(x, 3);
                 CHECK_MESSAGE(std::fabs(y[0]) > 0.0f, label(cpu, t));
             }
@@ -204,7 +207,7 @@ TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to
 TEST_CASE("row invariance: a row's result has the same bits alone and among others") {
     for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll) {
-            const uint32_t d_in = is_float(t) ? 259 : type_info(t).n_block == 32 ? 352 : 512;
+            const uint32_t d_in = is_float(t) ? 259 : widths(t).back() % 256 != 0 ? widths(t).back() : 512;
             const uint32_t n_max = t == Type::q4_k || t == Type::f16 ? 100 : 33;
             Case c(cpu, t, 37, d_in);
             const std::vector<float> x = test::Random(11).normals(size_t{n_max} * d_in);
@@ -333,6 +336,64 @@ TEST_CASE("rows can be selected in any order, and the slices of a stack equal it
                                                                                                    << " slice " << s);
             }
         }
+}
+
+TEST_CASE("each matrix of a stack has its factor, in products and in rows, however the stack is held") {
+    constexpr uint32_t d_in = 320, d_out = 21, n_slice = 3;
+    const Bytes rows = make_rows(Type::nvfp4, d_out * n_slice, d_in, Fill::normal, 32);
+    const std::vector<float> x = test::Random(33).normals(size_t{2} * d_in), factors = {0.3f, -2.5e-5f, 700.0f};
+    for (const CpuKernels* cpu : runnable_kernels()) {
+        CAPTURE(std::string(cpu->name));
+        MatrixShape shape{Type::nvfp4, d_out, d_in, n_slice};
+        shape.scale = factors;
+        PackedMatrix stack, mapped;
+        REQUIRE(pack_matrix(*cpu, shape, rows.data(), false, {}, nullptr, &stack).ok());
+        REQUIRE(map_matrix(*cpu, shape, stack.bytes(), &mapped).ok());
+        for (uint32_t s = 0; s < n_slice; ++s) {
+            const std::byte* first = rows.data() + row_bytes(Type::nvfp4, d_in) * d_out * s;
+            MatrixShape one{Type::nvfp4, d_out, d_in};
+            PackedMatrix plain, scaled;
+            REQUIRE(pack_matrix(*cpu, one, first, true, {}, nullptr, &plain).ok());
+            one.scale = Span<const float>(&factors[s], 1);
+            REQUIRE(pack_matrix(*cpu, one, first, true, {}, nullptr, &scaled).ok());
+            Bytes q(quantised_bytes(2, d_in));
+            if (plain.view().wants_integers()) quantise_rows(*cpu, x.data(), d_in, 2, d_in, q.data(), {});
+            const auto product = [&](const Matrix& m) {
+                std::vector<float> y(size_t{2} * d_out);
+                matmul(m, {x.data(), d_in, q.data(), nullptr}, 2, y.data(), d_out, false, {});
+                return y;
+            };
+            const std::vector<float> without = product(plain.view()), with = product(scaled.view());
+            CHECK(product(stack.slice(s)) == with);
+            CHECK(product(mapped.slice(s)) == with);
+            double largest = 0;
+            for (const float y : without) largest = std::max(largest, std::fabs(double{y} * double{factors[s]}));
+            for (size_t i = 0; i < with.size(); ++i)
+                CHECK(std::fabs(double{with[i]} - double{without[i]} * double{factors[s]}) <= 1e-6 * largest);
+            std::vector<float> row(d_in), file(d_in);
+            unpack_row(mapped.slice(s), 7, row.data());
+            decode_row(Type::nvfp4, first + 7 * row_bytes(Type::nvfp4, d_in), file.data(), d_in);
+            for (float& v : file) v *= factors[s];
+            CHECK(row == file);
+        }
+    }
+}
+
+TEST_CASE("factors of another type, or of another number of matrices, are refused") {
+    const Bytes rows(4096);
+    const std::vector<float> factors(2, 1.0f);
+    PackedMatrix m;
+    MatrixShape shape{Type::q4_k, 4, 256};
+    shape.scale = Span<const float>(factors.data(), 1);
+    Status st = pack_matrix(*reference_kernels(), shape, rows.data(), true, {}, nullptr, &m);
+    CHECK(st.code == Code::bad_argument);
+    CHECK(st.text == "a factor of a matrix in Q4_K, expected one in NVFP4");
+    shape = {Type::nvfp4, 4, 64, 3};
+    shape.scale = factors;
+    st = pack_matrix(*reference_kernels(), shape, rows.data(), true, {}, nullptr, &m);
+    CHECK(st.code == Code::bad_argument);
+    CHECK(st.text == "2 factors of 3 matrices, expected one each");
+    CHECK(m.empty());
 }
 
 TEST_CASE("a NaN in one row makes that row NaN and no other") {

@@ -48,6 +48,13 @@ double element(Type t, const uint8_t* b, int i) {
             const double v = exponent == 0 ? mantissa * 0.5 : std::ldexp(1 + mantissa * 0.5, exponent - 1);
             return std::ldexp(n & 8 ? -v : v, b[0] - 127);
         }
+        case Type::nvfp4: {  // E2M1 times unsigned E4M3, for each 16
+            const int n = nibble(b[4 + 8 * g16 + i % 8], i / 8 % 2), exponent = n >> 1 & 3, mantissa = n & 1;
+            const double v = exponent == 0 ? mantissa * 0.5 : std::ldexp(1 + mantissa * 0.5, exponent - 1);
+            const int e = b[g16] >> 3 & 15, m = b[g16] & 7;
+            const double scale = b[g16] == 0x7f ? 0 : e == 0 ? std::ldexp(m, -9) : std::ldexp(1 + m / 8.0, e - 7);
+            return scale * (n & 8 ? -v : v);
+        }
         case Type::q2_k:
             return half(b, 80) * (b[g16] & 15) * (b[16 + 32 * n + l] >> (2 * r) & 3) - half(b, 82) * (b[g16] >> 4);
         case Type::q3_k: {
@@ -110,7 +117,8 @@ TEST_CASE("every type id has its name and size, and removed ids have none") {
     CHECK(std::string(type_info(39u).name) == "MXFP4");
     CHECK(type_info(39u).supported);
     CHECK(std::string(type_info(40u).name) == "NVFP4");
-    CHECK_FALSE(type_info(40u).supported);
+    CHECK(type_info(40u).supported);
+    CHECK_FALSE(type_info(21u).supported);
     CHECK(std::string(type_info(21u).name) == "IQ3_S");
     CHECK(std::string(type_info(42u).name) == "Q2_0");
     for (const uint32_t removed : {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 43u, 137u, 0xffffffffu}) {
@@ -124,7 +132,7 @@ TEST_CASE("every type id has its name and size, and removed ids have none") {
         CHECK(type_info(t).supported);
         CHECK(supported_types().find(type_info(t).name) != std::string::npos);
     }
-    CHECK(supported_types().find("NVFP4") == std::string::npos);
+    CHECK(supported_types().find("IQ3_S") == std::string::npos);
     CHECK(row_bytes(Type::q4_k, 512) == 288);
     CHECK(row_bytes(Type::f16, 3) == 6);
 }
@@ -299,10 +307,10 @@ TEST_CASE("a round trip through every type stays within its error bound bound") 
         Type t;
         double bound;
     } bounds[] = {
-        {Type::f32, 0},     {Type::f16, 0.0003},  {Type::bf16, 0.0025}, {Type::q8_0, 0.006},
-        {Type::q6_k, 0.02}, {Type::q5_k, 0.04},   {Type::q5_1, 0.045},  {Type::q5_0, 0.05},
-        {Type::q4_k, 0.08}, {Type::iq4_xs, 0.08}, {Type::iq4_nl, 0.08}, {Type::q4_1, 0.09},
-        {Type::q4_0, 0.1},  {Type::q3_k, 0.17},   {Type::q2_k, 0.33},   {Type::mxfp4, 0.13},
+        {Type::f32, 0},       {Type::f16, 0.0003}, {Type::bf16, 0.0025}, {Type::q8_0, 0.006}, {Type::q6_k, 0.02},
+        {Type::q5_k, 0.04},   {Type::q5_1, 0.045}, {Type::q5_0, 0.05},   {Type::q4_k, 0.08},  {Type::iq4_xs, 0.08},
+        {Type::iq4_nl, 0.08}, {Type::q4_1, 0.09},  {Type::q4_0, 0.1},    {Type::q3_k, 0.17},  {Type::q2_k, 0.33},
+        {Type::mxfp4, 0.13},  {Type::nvfp4, 0.12},
     };
     for (const auto& b : bounds) {
         CAPTURE(std::string(type_info(b.t).name));
@@ -394,6 +402,6 @@ TEST_CASE("the published block vectors decode and encode bit for bit") {
             CHECK(got == expected);
         }
     }
-    CHECK(n_decoded == 26);
+    CHECK(n_decoded == 28);
     CHECK(n_encoded == 20);
 }

@@ -280,6 +280,33 @@ TEST_CASE("a smaller head in the draft file is used for drafts, a larger one is 
     }
 }
 
+TEST_CASE("the scale of a smaller head comes with it from the draft file") {
+    TinyOptions o;
+    o.type = Type::nvfp4;
+    o.n_layer = o.interval = 2;
+    o.tied = false;
+    o.scales = TinyOptions::Scales::separate;
+    o.packaging = Packaging::mtp;
+    const Bytes draft = tiny_model(o), trunk = tiny(Family::qwen35, Packaging::trunk);
+    Gguf model, other, pair;
+    REQUIRE(Gguf::parse(trunk).get(model).ok());
+    REQUIRE(Gguf::parse(draft).get(other).ok());
+    const Status joined = pair_files(model, other).get(pair);
+    REQUIRE_MESSAGE(joined.ok(), joined.message());
+    REQUIRE(pair.tensor(kDraftHeadScale));
+    CHECK(pair.tensor(kDraftHeadScale)->data == other.tensor("output.scale")->data);
+    CHECK(pair.tensor("output.scale") == nullptr);
+    Plan plan;
+    const Status s = make_plan(pair, {}).get(plan);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const Slot& head = plan.slot(plan.mtp[0].ops.back().w[0]);
+    CHECK(head.name == kDraftHead);
+    CHECK(head.scale.size() == 1);
+    PlanOptions without;
+    without.mtp = false;
+    CHECK(make_plan(pair, without).ok());
+}
+
 TEST_CASE("a copy of the embedding is a smaller head only where the model's embedding is its head") {
     Header tied, untied;
     untied.n_output = 8;

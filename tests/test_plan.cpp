@@ -245,6 +245,57 @@ TEST_CASE("a tensor or key of an unknown variant of an architecture is refused, 
     CHECK(says(key("prism.hadamard.block_size", uint32_t{128}), {"prism.hadamard.block_size", "rotated"}));
 }
 
+TEST_CASE("the scale of a whole matrix belongs to NVFP4, one for it or for each of a stack, and is finite") {
+    TinyOptions tiny;
+    tiny.family = Family::qwen35moe;
+    tiny.type = Type::nvfp4;
+    tiny.scales = TinyOptions::Scales::separate;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    const auto plan_of = [&](const std::function<void(Tensor&)>& edit) {
+        std::vector<Tensor> tensors = file.tensors();
+        for (Tensor& t : tensors) edit(t);
+        Gguf edited;
+        REQUIRE(Gguf::gather(file.meta(), std::move(tensors), bytes.size()).get(edited).ok());
+        return make_plan(edited, {});
+    };
+    const Result<Plan> plan = plan_of([](Tensor&) {});
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    size_t n_one = 0, n_each = 0;
+    for (const Slot& s : plan.value().slots) {
+        n_one += s.scale.size() == 1;
+        n_each += s.scale.size() == 5 && s.n_dim == 3 && s.shape[0] == 5;
+        CHECK((s.scale.empty() || s.type == Type::nvfp4));
+    }
+    CHECK(n_one > 10);
+    CHECK(n_each == 3 * 5);  // four layers and the draft block
+    const auto with = [&](const char* name, const std::function<void(Tensor&)>& change) {
+        return plan_of([&](Tensor& t) {
+                   if (t.name == name) change(t);
+               })
+            .status();
+    };
+    const char *down = "blk.1.ffn_down_exps.scale", *out = "blk.3.attn_output.scale";
+    Status s = with(down, [](Tensor& t) { t.ne[0] = 4; });
+    CHECK(s.code == Code::bad_file);
+    CHECK(says(s, {"'blk.1.ffn_down_exps.scale', the scale of 'blk.1.ffn_down_exps.weight', holds 4 numbers in F32, "
+                   "expected 1 or 5 in F32"}));
+    s = with(out, [](Tensor& t) { t.ne[0] = 4; });
+    CHECK(says(s, {"'blk.3.attn_output.scale'", "holds 4 numbers in F32, expected 1 in F32"}));
+    s = with(out, [](Tensor& t) { t.type = Type::f16; });
+    CHECK(s.code == Code::bad_file);
+    CHECK(says(s, {"holds 1 numbers in F16, expected 1 in F32"}));
+    const float bad[5] = {1, 1, std::numeric_limits<float>::infinity(), 1, 1};
+    s = with(down, [&](Tensor& t) { t.data = reinterpret_cast<const std::byte*>(bad); });
+    CHECK(s.code == Code::bad_file);
+    CHECK(says(s, {"holds inf, expected finite numbers"}));
+    CHECK(with(down, [](Tensor& t) { t.ne[0] = 1; }).ok());  // one for all experts
+    s = with("blk.3.attn_output.weight", [](Tensor& t) { t.type = Type::q8_0; });
+    CHECK(s.code == Code::unsupported);
+    CHECK(says(s, {"the scale of 'blk.3.attn_output.weight', belongs to Q8_0", "supported with NVFP4 only"}));
+}
+
 TEST_CASE("attention or experts of another kind are refused by their keys, and keys that say the usual are not") {
     for (Family family : kFamilies) {
         const std::string arch = family_name(family);

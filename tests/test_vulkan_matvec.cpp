@@ -44,7 +44,7 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
 
 uint64_t odd_width(Type type) {
     const uint32_t n = type_info(type).n_block;
-    return n == 256 ? 768 : n == 32 ? 608 : 332;
+    return n == 256 ? 768 : n == 64 ? 576 : n == 32 ? 608 : 332;
 }
 
 /// Buffers of one test, filled at once.

@@ -1,27 +1,33 @@
-// quant/codebook.glsl: IQ4_NL, IQ4_XS and MXFP4: four-bit codes that stand for the 16 values of a codebook.
+// quant/codebook.glsl: IQ4_NL, IQ4_XS, MXFP4 and NVFP4: four-bit codes that stand for the 16 values of a codebook.
 //
-// weight = scale * codebook[code], with a scale for 32 columns (g = 0 .. 7 of a tile)
+// weight = scale * codebook[code], with a scale for 32 columns (g = 0 .. 7 of a tile); NVFP4: for 16 (g = 0 .. 15), and
+//          times a factor of the whole matrix
 // IQ4_NL  units 0 .. 15    row r: eight halves, the scales
 // IQ4_XS  units 0 .. 7     row r: eight signed bytes at byte 8 r; units 8, 9: sixteen halves d, one for each row.
 //                          scale g = d * byte g
 // MXFP4   units 0 .. 7     row r: eight bytes e at byte 8 r; scale g = 2^(e - 128)
+// NVFP4   units 0 .. 15    row r: sixteen bytes, unsigned E4M3 without NaN: scale g is half of what byte g says.
+//                          unit 16: float32 factors, of rows 0 .. 7 and of rows 8 .. 15
 // CODES + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word i has the two blocks of scale
 //                          4 j + i: in its low half columns 0 and 2 of the first block and 0 and 2 of the second, in
 //                          its high half columns 1 and 3 of each
 // layout: iq4_nl 144 @product -DHALVES
 // layout: iq4_xs 138 @product -DBYTES
-// layout: mxfp4 136 @product -DPOWER
+// layout: mxfp4 136 @product -DPOWER -DE2M1
+// layout: nvfp4 145 @product -DE4M3 -DE2M1
 #ifdef HALVES
 #define CODES 16u
 #elif defined BYTES
 #define CODES 10u
+#elif defined E4M3
+#define CODES 17u
 #else
 #define CODES 8u
 #endif
 
 // Entry n of the codebook (base/number.cpp), four to a word.
 float code_value(uint n) {
-#ifdef POWER
+#ifdef E2M1
     const uint w = (n & 4u) == 0u ? 0x03020100u : 0x0c080604u;
     const float v = float((w >> (8u * (n & 3u))) & 255u);
     return n < 8u ? v : -v;
@@ -36,6 +42,16 @@ float signed_byte(uint v, uint i) { return float(int(v << (24u - 8u * i)) >> 24)
 #ifdef POWER
 // 2^(e - 128) of byte i. A float32 below 2^-126 is zero on many devices, and so it is here.
 float power(uint v, uint i) { return uintBitsToFloat((max((v >> (8u * i)) & 255u, 1u) - 1u) << 23); }
+#endif
+
+#ifdef E4M3
+// The scales of four bytes, divided by SCALE_UNIT. Exponent and mantissa become the lowest exponent bits and the
+// highest mantissa bits of a half, which then is 2^-8 times the number; subnormals, too.
+const float SCALE_UNIT = 128.0;
+vec4 four_scales(uint v) {
+    return vec4(unpackHalf2x16(((v << 7) & 0x3f80u) | ((v << 15) & 0x3f800000u)),
+                unpackHalf2x16(((v >> 9) & 0x3f80u) | ((v >> 1) & 0x3f800000u)));
+}
 #endif
 
 #ifndef MATRIX
@@ -62,6 +78,17 @@ vec4 four_codes(uint v) { return vec4(unpackHalf2x16(two_codes(v, 0u)), unpackHa
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
     const uvec4 q = UNITS[at + CODES + 64u * j + 32u * e + l];
+#ifdef E4M3
+    const uvec4 head = UNITS[at + r];
+    const float factor = uintBitsToFloat(UNITS[at + 16u][e]);
+    const vec4 low = four_scales(j == 0u ? head.x : head.z) * SCALE_UNIT,
+               high = four_scales(j == 0u ? head.y : head.w) * SCALE_UNIT;
+    for (uint i = 0u; i < 8u; i++) {
+        precise vec4 value = (i < 4u ? low : high)[i & 3u] * four_codes(q[i >> 1] >> (8u * (i & 1u)));
+        precise vec4 scaled = value * factor;
+        to[i] = scaled;
+    }
+#else
 #ifdef HALVES
     const uvec4 head = UNITS[at + r];
     const uvec2 h = j == 0u ? head.xy : head.zw;
@@ -80,18 +107,19 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
         precise vec4 value = s[i >> 1] * four_codes(q[i >> 1] >> (8u * (i & 1u)));
         to[i] = value;
     }
+#endif
 }
 #endif
 
 #ifdef MATRIX
 struct Raw {
     uvec4 q00, q01, q10, q11;
-#ifdef HALVES
+#if defined HALVES || defined E4M3
     uvec4 h0, h1;
 #else
     uvec2 h0, h1;
 #endif
-#ifdef BYTES
+#if defined BYTES || defined E4M3
     vec2 d;
 #endif
 };
@@ -99,13 +127,17 @@ struct Raw {
 Raw fetch(uint at, uint l) {
     Raw r;
     const uint g = l >> 2;
-#ifdef HALVES
+#if defined HALVES || defined E4M3
     r.h0 = UNITS[at + g];
     r.h1 = UNITS[at + g + 8u];
 #else
     const uvec4 a = UNITS[at + (g >> 1)], b = UNITS[at + 4u + (g >> 1)];
     r.h0 = (g & 1u) == 0u ? a.xy : a.zw;
     r.h1 = (g & 1u) == 0u ? b.xy : b.zw;
+#endif
+#ifdef E4M3
+    const uvec4 factors = UNITS[at + 16u];
+    r.d = vec2(uintBitsToFloat(factors.x), uintBitsToFloat(factors.y));
 #endif
 #ifdef BYTES
     const uint d0 = UNITS[at + 8u][g >> 1], d1 = UNITS[at + 9u][g >> 1];
@@ -118,7 +150,7 @@ Raw fetch(uint at, uint l) {
     return r;
 }
 
-#ifdef POWER
+#ifdef E2M1
 // Values of the codes at bits `at` and at + 16, times 2^-15: the exponent bits of E2M1 become the lowest exponent bits
 // of a half, and its mantissa bit the highest mantissa bit.
 uint two_codes(uint v, uint at) {
@@ -135,6 +167,31 @@ uint two_codes(uint v, uint at) {
 const float UNIT = 1.0;
 #endif
 
+#ifdef E4M3
+vec4 product(Raw raw, uint at, uint t) {
+    vec4 sum = vec4(0.0);
+    [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
+        const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
+        const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
+        const vec4 e0 = four_scales(word_of(raw.h0, p)), e1 = four_scales(word_of(raw.h1, p));
+        const uint k = at + p * 64u;
+        FragC A = FragC(0.0);
+        MMA(A, two_codes(v0.x, 0u), two_codes(v0.x, 4u), two_codes(v1.x, 0u), two_codes(v1.x, 4u), k)
+        ADD(sum, e0.x, e1.x, A)
+        FragC B = FragC(0.0);
+        MMA(B, two_codes(v0.x, 8u), two_codes(v0.x, 12u), two_codes(v1.x, 8u), two_codes(v1.x, 12u), k + 16u)
+        ADD(sum, e0.y, e1.y, B)
+        FragC C = FragC(0.0);
+        MMA(C, two_codes(v0.y, 0u), two_codes(v0.y, 4u), two_codes(v1.y, 0u), two_codes(v1.y, 4u), k + 32u)
+        ADD(sum, e0.z, e1.z, C)
+        FragC D = FragC(0.0);
+        MMA(D, two_codes(v0.y, 8u), two_codes(v0.y, 12u), two_codes(v1.y, 8u), two_codes(v1.y, 12u), k + 48u)
+        ADD(sum, e0.w, e1.w, D)
+    }
+    const vec2 factor = raw.d * (UNIT * SCALE_UNIT);
+    return sum * vec4(factor.x, factor.x, factor.y, factor.y);
+}
+#else
 // Scales 2 p and 2 p + 1 of a row.
 #ifdef HALVES
 vec2 scale_two(uvec4 h, uint p) { return unpackHalf2x16(word_of(h, p)); }
@@ -151,7 +208,7 @@ vec2 scale_two(uvec2 h, uint p) {
 
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
-#ifndef POWER
+#ifndef E2M1
     entry_low = packHalf2x16(vec2(code_value(gl_SubgroupInvocationID & 15u), 0.0));
     entry_high = entry_low << 16;
 #endif
@@ -176,6 +233,7 @@ vec4 product(Raw raw, uint at, uint t) {
     return sum;
 }
 #endif
+#endif
 
 #ifdef SHARES
 #include "gemm_share.glsl"
@@ -183,7 +241,7 @@ vec4 product(Raw raw, uint at, uint t) {
 struct Share {
     uvec2 q;
     uint head;
-#ifdef BYTES
+#if defined BYTES || defined E4M3
     uint d;
 #endif
 };
@@ -192,30 +250,38 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
     Share r;
     const uint row = (l >> 2) + 8u * e;
     r.q = w2[(at + CODES + 64u * (kb >> 1) + 32u * e + l) * 2u + (kb & 1u)];
-#ifdef HALVES
+#if defined HALVES || defined E4M3
     r.head = w1[(at + row) * 4u + kb];
 #else
     r.head = w1[at * 4u + 2u * row + (kb >> 1)] >> (16u * (kb & 1u));
 #endif
 #ifdef BYTES
     r.d = w1[(at + 8u) * 4u + (row >> 1)] >> (16u * (row & 1u));
+#elif defined E4M3
+    r.d = w1[(at + 16u) * 4u + e];
 #endif
     return r;
 }
 
-// The scales of its first two and its last two blocks, multiplied by WEIGHT_FACTOR.
-vec2 share_scales(Share r) {
-#ifdef HALVES
-    return unpackHalf2x16(r.head) * WEIGHT_FACTOR;
-#elif defined BYTES
-    return unpackHalf2x16(r.d).x * WEIGHT_FACTOR * vec2(signed_byte(r.head, 0u), signed_byte(r.head, 1u));
+#ifdef E4M3
+// The scales of its four blocks, multiplied by WEIGHT_FACTOR.
+vec4 share_scales(Share r) { return four_scales(r.head) * (uintBitsToFloat(r.d) * SCALE_UNIT * WEIGHT_FACTOR); }
 #else
-    return vec2(power(r.head, 0u), power(r.head, 1u)) * WEIGHT_FACTOR;
+// The scales of its first two and its last two blocks, each twice, multiplied by WEIGHT_FACTOR.
+vec4 share_scales(Share r) {
+#ifdef HALVES
+    const vec2 s = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
+#elif defined BYTES
+    const vec2 s = unpackHalf2x16(r.d).x * WEIGHT_FACTOR * vec2(signed_byte(r.head, 0u), signed_byte(r.head, 1u));
+#else
+    const vec2 s = vec2(power(r.head, 0u), power(r.head, 1u)) * WEIGHT_FACTOR;
 #endif
+    return vec4(s.x, s.x, s.y, s.y);
 }
+#endif
 
 // The largest scale: a half, as are its products with all entries of the codebook.
-#ifdef POWER
+#ifdef E2M1
 const float SCALE_MAX = 65472.0 / 12.0;
 #else
 const float SCALE_MAX = 65504.0 / 128.0;
@@ -224,19 +290,19 @@ const float SCALE_MAX = 65504.0 / 128.0;
 uint two_values(uint v, uint at, float16_t s) { return packFloat2x16(unpackFloat2x16(two_codes(v, at)) * s); }
 
 void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
-    const vec2 s = clamp(share_scales(r), vec2(-SCALE_MAX), vec2(SCALE_MAX));
-    const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y);
-    lo = uvec4(two_values(r.q.x, 0u, s0), two_values(r.q.x, 4u, s0), two_values(r.q.x, 8u, s0),
-               two_values(r.q.x, 12u, s0));
-    hi = uvec4(two_values(r.q.y, 0u, s1), two_values(r.q.y, 4u, s1), two_values(r.q.y, 8u, s1),
-               two_values(r.q.y, 12u, s1));
+    const vec4 s = clamp(share_scales(r), vec4(-SCALE_MAX), vec4(SCALE_MAX));
+    const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y), s2 = float16_t(s.z), s3 = float16_t(s.w);
+    lo = uvec4(two_values(r.q.x, 0u, s0), two_values(r.q.x, 4u, s0), two_values(r.q.x, 8u, s1),
+               two_values(r.q.x, 12u, s1));
+    hi = uvec4(two_values(r.q.y, 0u, s2), two_values(r.q.y, 4u, s2), two_values(r.q.y, 8u, s3),
+               two_values(r.q.y, 12u, s3));
 }
 
 void share_values(Share r, uint kb, out vec4 v[4]) {
-    const vec2 s = share_scales(r);
+    const vec4 s = share_scales(r);
     v[0] = s.x * four_codes(r.q.x);
-    v[1] = s.x * four_codes(r.q.x >> 8);
-    v[2] = s.y * four_codes(r.q.y);
-    v[3] = s.y * four_codes(r.q.y >> 8);
+    v[1] = s.y * four_codes(r.q.x >> 8);
+    v[2] = s.z * four_codes(r.q.y);
+    v[3] = s.w * four_codes(r.q.y >> 8);
 }
 #endif

@@ -1,10 +1,10 @@
 // The table of formats, binary16 and bfloat16, and the rows of decode_row() and encode_row().
 //
 // Why decoding gives the same bits with or without fused multiply-add, in any order: a scale is a binary16 with at
-// most 11 significant bits (MXFP4: a power of two), and its factors are small integers. The widest product has 11 + 7 +
-// 5 = 23 bits (Q6_K: a scale up to 127, a code up to 31; the powers of two -128 and -32 cost one bit), so every product
-// is exact in float32. That holds for subnormal scales too, which are normal in float32. At most one addition is left,
-// rounded once.
+// most 11 significant bits (MXFP4: a power of two, NVFP4: 4 bits), and its factors are small integers. The widest
+// product has 11 + 7 + 5 = 23 bits (Q6_K: a scale up to 127, a code up to 31; the powers of two -128 and -32 cost one
+// bit), so every product is exact in float32. That holds for subnormal scales too, which are normal in float32. At most
+// one addition is left, rounded once.
 #include "number_codec.h"
 
 namespace auspex {
@@ -15,7 +15,9 @@ const int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 const int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 const int8_t* codebook_of(Type t) {
-    return t == Type::iq4_nl || t == Type::iq4_xs ? kIq4Values : t == Type::mxfp4 ? kFp4Values : nullptr;
+    return t == Type::iq4_nl || t == Type::iq4_xs ? kIq4Values
+           : t == Type::mxfp4 || t == Type::nvfp4 ? kFp4Values
+                                                  : nullptr;
 }
 
 namespace number_impl {

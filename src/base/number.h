@@ -1,7 +1,7 @@
 // base/number: the number formats of GGUF files.
 //
 // Owns    the one list of formats, their block sizes, decoding and encoding of rows; binary16 and bfloat16.
-//         number_blocks.cpp has the formats with blocks of 32 elements, number_super.cpp those of 256.
+//         number_blocks.cpp has the formats with blocks of 32 or 64 elements, number_super.cpp those of 256.
 // Thread  pure functions.
 // Tests   tests/test_number.cpp
 #pragma once
@@ -38,7 +38,8 @@ namespace detail {
     X(q6_k, 14, "Q6_K", 256, 210, false)     \
     X(iq4_nl, 20, "IQ4_NL", 32, 18, false)   \
     X(iq4_xs, 23, "IQ4_XS", 256, 136, false) \
-    X(mxfp4, 39, "MXFP4", 32, 17, false)
+    X(mxfp4, 39, "MXFP4", 32, 17, false)     \
+    X(nvfp4, 40, "NVFP4", 64, 36, false)
 
 /// Formats that this library only knows by name, for error texts: file id, name, elements and bytes of a block.
 #define AUSPEX_OTHER_TYPES(X) \
@@ -58,7 +59,6 @@ namespace detail {
     X(29, "IQ1_M", 256, 56)   \
     X(34, "TQ1_0", 256, 54)   \
     X(35, "TQ2_0", 256, 66)   \
-    X(40, "NVFP4", 64, 36)    \
     X(41, "Q1_0", 128, 18)    \
     X(42, "Q2_0", 64, 18)
 
@@ -108,7 +108,7 @@ inline float bf16_to_f32(uint16_t h) {
     return f;
 }
 
-/// The codebooks of four-bit codes: of IQ4_NL and IQ4_XS; of MXFP4, twice the values of E2M1.
+/// The codebooks of four-bit codes: of IQ4_NL and IQ4_XS; of MXFP4 and NVFP4, twice the values of E2M1.
 extern const int8_t kIq4Values[16], kFp4Values[16];
 /// The codebook of a type that has one; else null.
 const int8_t* codebook_of(Type t);
@@ -118,6 +118,27 @@ inline float fp4_scale(uint8_t e) {
     float f;
     std::memcpy(&f, &u, 4);
     return f;
+}
+
+/// A byte of NVFP4's scales, as a number of unsigned E4M3 without its NaN: 0 in its place, as every implementation of
+/// the format has it. Bit 7 is nothing, so that the code 0x7f stands for the largest value, 480 (a file's 0xff).
+inline uint8_t e4m3_code(uint8_t byte) { return byte == 0x7f ? 0 : byte & 0x7f; }
+/// The scale of 16 elements of NVFP4: half of what the byte says, because kFp4Values are doubled. Four significant
+/// bits.
+inline float e4m3_scale(uint8_t byte) {
+    const uint32_t code = e4m3_code(byte), u = (code << 20) + (119u << 23);
+    if (code < 8) return static_cast<float>(static_cast<int>(code)) * 0.0009765625f;  // a subnormal: code * 2^-9
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+}
+/// The codes of two neighbouring groups of NVFP4, 16 bytes, in the order of other blocks of 32: those of the first 16
+/// elements in the low nibbles.
+inline void join_nvfp4(const uint8_t* from, uint8_t* to) {
+    for (int j = 0; j < 8; ++j) {
+        to[j] = static_cast<uint8_t>((from[j] & 15) | from[8 + j] << 4);
+        to[8 + j] = static_cast<uint8_t>(from[j] >> 4 | (from[8 + j] & 0xf0));
+    }
 }
 
 /// Decodes n elements, bit for bit as the format defines them, whatever the compiler contracts or reorders: every

@@ -1,5 +1,5 @@
-// The formats with blocks of 32 elements. Offsets in a block are those of the format's definition; the low nibbles of
-// a run of bytes are its first half, the high nibbles the second.
+// The formats with blocks of 32 or 64 elements. Offsets in a block are those of the format's definition; the low
+// nibbles of a run of bytes are its first half, the high nibbles the second.
 #include "number_codec.h"
 
 namespace auspex {
@@ -67,6 +67,18 @@ void decode_mxfp4(const uint8_t* b, float* y) {
     for (int j = 0; j < 16; ++j) {
         y[j] = d * of_int(kFp4Values[b[1 + j] & 15]);
         y[j + 16] = d * of_int(kFp4Values[b[1 + j] >> 4]);
+    }
+}
+
+/// Four groups of 16 elements, with a scale each.
+void decode_nvfp4(const uint8_t* b, float* y) {
+    for (int g = 0; g < 4; ++g) {
+        const float d = e4m3_scale(b[g]);
+        const uint8_t* codes = b + 4 + 8 * g;
+        for (int j = 0; j < 8; ++j) {
+            y[16 * g + j] = d * of_int(kFp4Values[codes[j] & 15]);
+            y[16 * g + j + 8] = d * of_int(kFp4Values[codes[j] >> 4]);
+        }
     }
 }
 

@@ -30,24 +30,59 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
     return s;
 }
 
+/// The matrix that a tensor scales, or empty. ".input_scale" is for engines that round the input of the product, too.
+std::string scaled_by(std::string_view name) {
+    for (const std::string_view end : {".scale", ".input_scale"})
+        if (name.size() > end.size() && name.substr(name.size() - end.size()) == end)
+            return say(name.substr(0, name.size() - end.size()), ".weight");
+    return {};
+}
+
 /// True for names outside the blocks of what embeds tokens or makes logits. A head for drafts alone changes no text.
 bool of_ends(std::string_view name) {
     for (const std::string_view stem : {"token_", "position_embd", "output"})
-        if (name.substr(0, stem.size()) == stem) return name != kDraftHead;
+        if (name.substr(0, stem.size()) == stem) return name != kDraftHead && scaled_by(name) != kDraftHead;
     return false;
+}
+
+/// Reads the scale beside a weight, if the file has one: one number, or one for each matrix of a stack of n.
+Status read_scale(const Gguf& file, const Tensor& weight, uint64_t n, std::vector<float>* to) {
+    const Tensor* t = file.tensor(scale_name(weight.name));
+    if (t == nullptr) return {};
+    const std::string both = say("tensor ", quote(t->name), ", the scale of ", quote(weight.name), ", ");
+    if (weight.type != Type::nvfp4)
+        return fail(Code::unsupported, both, "belongs to ", type_info(weight.type).name,
+                    "; separate scales are supported with NVFP4 only: use a plain quantisation");
+    const uint64_t found = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    if (t->type != Type::f32 || (found != 1 && found != n))
+        return fail(Code::bad_file, both, "holds ", found, " numbers in ", type_info(t->type).name, ", expected 1",
+                    n == 1 ? std::string() : say(" or ", n), " in F32; convert the model again");
+    to->resize(static_cast<size_t>(found));
+    std::memcpy(to->data(), t->data, static_cast<size_t>(found) * sizeof(float));
+    for (const float scale : *to)
+        if (!std::isfinite(scale))
+            return fail(Code::bad_file, both, "holds ", double{scale},
+                        ", expected finite numbers; the file is damaged or was converted wrongly: get or convert it "
+                        "again");
+    return {};
 }
 
 /// Checks that the plan uses every tensor of its blocks, of the embedding and of the head: to compute without a tensor
 /// that belongs to the model would give plausible but wrong text. Others may be of an encoder, or unused rope_freqs.
 Status check_all_used(const Plan& plan, const Gguf& file) {
     std::unordered_set<std::string_view> used;
+    const auto scales = [&](std::string_view name) {
+        const std::string matrix = scaled_by(name);
+        const Tensor* t = used.count(matrix) != 0 ? file.tensor(matrix) : nullptr;
+        return t != nullptr && t->type == Type::nvfp4;
+    };
     for (const Slot& s : plan.slots)
         if (s.role == SlotRole::weight) used.insert(s.source.empty() ? s.name : s.source);
     const int64_t n_block = int64_t{plan.n_layer} + static_cast<int64_t>(plan.mtp.size());
     for (const Tensor& t : file.tensors()) {
         const int64_t i_block = block_of(t.name);
         const bool of_plan = i_block < 0 ? of_ends(t.name) : i_block < n_block;
-        if (of_plan && used.count(t.name) == 0)
+        if (of_plan && used.count(t.name) == 0 && !scales(t.name))
             return fail(Code::unsupported, "tensor ", quote(t.name), " is unknown in architecture '", plan.architecture,
                         "', and without it the results would be wrong: the file is of a variant that is not supported");
     }
@@ -120,21 +155,14 @@ SlotId PlanBuilder::weight(const std::string& name, std::initializer_list<uint64
                        " from the file's metadata; one of them is wrong: convert the model again"));
         return kNoSlot;
     }
-    // A separate scale multiplies the product. Ignoring it would give plausible but wrong text.
-    const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0
-                                  ? name.substr(0, name.size() - 7) + ".scale"
-                                  : name + ".scale";
-    if (file_.tensor(scale)) {
-        fail_with(fail(Code::unsupported, "tensor '", scale, "' scales '", name,
-                       "'; files with separate scales are not supported, use a plain quantisation"));
-        return kNoSlot;
-    }
     Slot s;
     s.name = name;
     s.role = SlotRole::weight;
     s.type = t->type;
     s.n_dim = static_cast<uint32_t>(shape.size());
     for (size_t i = 0; i < shape.size(); ++i) s.shape[i] = shape[i];
+    fail_with(arch_impl::read_scale(file_, *t, shape.size() == 3 ? shape[0] : 1, &s.scale));
+    if (!ok()) return kNoSlot;
     plan_.slots.push_back(std::move(s));
     const SlotId id = static_cast<SlotId>(plan_.slots.size() - 1);
     weights_.emplace(name, id);

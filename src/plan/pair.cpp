@@ -123,6 +123,13 @@ int64_t block_of(std::string_view name) {
     return n;
 }
 
+std::string scale_name(std::string_view weight) {
+    constexpr std::string_view kEnd = ".weight";
+    if (weight.size() > kEnd.size() && weight.substr(weight.size() - kEnd.size()) == kEnd)
+        weight.remove_suffix(kEnd.size());
+    return say(weight, ".scale");
+}
+
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     using namespace pair_impl;
     std::string arch, other;
@@ -162,13 +169,17 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     const Tensor *head = head_of(model), *smaller = tied ? head_of(draft) : draft.tensor("output.weight");
     if (smaller && head && smaller->bytes >= head->bytes) smaller = nullptr;
     for (const Tensor& t : model.tensors())
-        if (block_of(t.name) < int64_t{n_layer} && !(smaller && t.name == kDraftHead)) tensors.push_back(t);
+        if (block_of(t.name) < int64_t{n_layer} && !(smaller && (t.name == kDraftHead || t.name == kDraftHeadScale)))
+            tensors.push_back(t);
     for (const Tensor& t : draft.tensors())
         if (block_of(t.name) >= int64_t{n_layer}) tensors.push_back(t);
-    if (smaller) {
-        tensors.push_back(*smaller);
-        tensors.back().name = kDraftHead;
-    }
+    const auto add_as = [&](const char* name, const Tensor* t) {
+        if (t == nullptr) return;
+        tensors.push_back(*t);
+        tensors.back().name = name;
+    };
+    add_as(kDraftHead, smaller);
+    if (smaller) add_as(kDraftHeadScale, draft.tensor(scale_name(smaller->name)));
     return Gguf::gather(std::move(meta), std::move(tensors), model.file_bytes() + draft.file_bytes());
 }
 

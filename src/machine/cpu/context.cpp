@@ -235,6 +235,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());
     shape.d_in = static_cast<uint32_t>(s.width());
+    shape.scale = s.scale;
     return pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &draft_head_,
                        ids.data());
 }

@@ -73,6 +73,7 @@ MatrixShape shape_of(const Slot& s) {
     m.d_in = static_cast<uint32_t>(s.shape[s.n_dim - 1]);
     m.d_out = static_cast<uint32_t>(s.shape[s.n_dim - 2]);
     m.n_slice = s.n_dim == 3 ? static_cast<uint32_t>(s.shape[0]) : 1;
+    m.scale = s.scale;
     return m;
 }
 

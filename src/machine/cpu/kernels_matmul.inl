@@ -19,6 +19,7 @@ struct StripJob {
     const Int16Block* x[kMaxRow] = {};  ///< as many as the kernel takes
     float* y = nullptr;                 ///< [rows of x][ld_y], at the strip's first row
     size_t ld_y = 0;
+    float scale = 1;     ///< factor of the groups' scales; with a codebook and two groups only
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
     bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
@@ -156,8 +157,11 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
-                if constexpr (kGroup == 2) scale[1] = scale[0];
-                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
+                if constexpr (kCode == CodeForm::codebook && kGroup == 2) {
+                    scale[0] = mul(scale[0], strip_splat(job.scale));
+                    scale[1] = mul(strip_f16(scales), strip_splat(job.scale));
+                    scales += 2 * kLane;
+                }
             }
             StripInts dot[kColumn * n];
             clear<n>(dot);
@@ -201,7 +205,9 @@ inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
             if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
             return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
                              : choose_rows<CodeForm::nibble, 1, false, 8>(n);
-        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::codebook:
+            return f.n_group == 2 ? choose_rows<CodeForm::codebook, 2, false, 0>(n)
+                                  : choose_rows<CodeForm::codebook, 1, false, 0>(n);
         case CodeForm::five:
             return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
                              : choose_rows<CodeForm::five, 1, false, 16>(n);
@@ -229,6 +235,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
     job.n_block = w.d_in / 32;
     job.form = form;
     job.ld_y = ld_y;
+    job.scale = w.scale;
     job.accumulate = accumulate;
     for (uint32_t c0 = 0; c0 < n_row;) {
         const uint32_t width = pass_width(n_row - c0);

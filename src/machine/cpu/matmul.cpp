@@ -107,11 +107,33 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
             }
             for (uint32_t c = 0; c < n; ++c) {
                 float* to = y + ld_y * (c0 + c) + r;
-                *to = accumulate ? *to + static_cast<float>(sum[c]) : static_cast<float>(sum[c]);
+                const float product = static_cast<float>(sum[c] * static_cast<double>(w.scale));
+                *to = accumulate ? *to + product : product;
             }
         }
     }
 }
+
+namespace matmul_impl {
+
+/// errors    bad_argument: the type's kernels know no factor, or there are not as many as slices.
+Status check_scale(const MatrixShape& s) {
+    const size_t n = s.scale.size();
+    if (n != 0 && s.type != Type::nvfp4)
+        return fail(Code::bad_argument, "a factor of a matrix in ", type_info(s.type).name, ", expected one in NVFP4");
+    if (n > 1 && n != s.n_slice)
+        return fail(Code::bad_argument, n, " factors of ", s.n_slice, " matrices, expected one each");
+    return {};
+}
+
+/// The factors of the slices: in the view where all have the same.
+void put_scales(const MatrixShape& s, Matrix* view, std::vector<float>* of_slices) {
+    if (s.scale.empty()) return;
+    view->scale = s.scale[0];
+    if (s.scale.size() > 1) of_slices->assign(s.scale.begin(), s.scale.end());
+}
+
+}  // namespace matmul_impl
 
 uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep) {
     const Matrix m = matmul_impl::layout(kernels, shape);
@@ -131,6 +153,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
     if (shape.d_in % info.n_block != 0)
         return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block,
                     ", the block of ", info.name);
+    AUSPEX_TRY(check_scale(shape));
     Matrix m = layout(kernels, shape);
     uint64_t all = 0;
     if (!mul_fits(slice_bytes(m), shape.n_slice, &all) || all > SIZE_MAX / 2)
@@ -153,6 +176,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
         if (in_place) result.own_ = std::move(out->own_);
     }
     result.view_ = m;
+    put_scales(shape, &result.view_, &result.scales_);
     result.n_slice_ = shape.n_slice;
     result.slice_bytes_ = slice_bytes(m);
     *out = std::move(result);
@@ -167,6 +191,8 @@ Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<cons
     PackedMatrix result;
     result.view_ = matmul_impl::layout(kernels, shape);
     result.view_.data = packed.data();
+    AUSPEX_TRY(matmul_impl::check_scale(shape));
+    matmul_impl::put_scales(shape, &result.view_, &result.scales_);
     result.n_slice_ = shape.n_slice;
     result.slice_bytes_ = matmul_impl::slice_bytes(result.view_);
     *out = std::move(result);

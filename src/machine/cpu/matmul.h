@@ -27,6 +27,8 @@ struct MatrixShape {
     Type type = Type::f32;
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in]: the experts of a layer
+    /// Factors of the matrices, one for each slice or one for all; empty: 1. For NVFP4 only.
+    Span<const float> scale = {};
 };
 
 /// A view of one matrix [d_out, d_in]; does not own its bytes.
@@ -37,6 +39,7 @@ struct Matrix {
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
     const std::byte* data = nullptr;
+    float scale = 1;  ///< factor of all weights; with NVFP4 only
     /// True when matmul reads Rows::quantised; false when it reads Rows::x.
     bool wants_integers() const { return n_lane != 0; }
 };
@@ -50,6 +53,7 @@ class PackedMatrix {
     Matrix slice(uint32_t i) const {
         Matrix m = view_;
         m.data += i * slice_bytes_;
+        if (!scales_.empty()) m.scale = scales_[i];
         return m;
     }
     /// Bytes taken from the allocator; 0 if the file's bytes are used in place.
@@ -64,6 +68,7 @@ class PackedMatrix {
     Matrix view_;
     uint32_t n_slice_ = 0;
     uint64_t slice_bytes_ = 0;
+    std::vector<float> scales_;  ///< of the slices, if they differ
     Block own_;
 };
 
@@ -76,7 +81,8 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 /// pool      shares the work; null: the calling thread alone.
 /// ids       [d_out] which rows of a table of one slice to take, with keep == false; null: all of `rows`, in order.
 /// out       a matrix of as many bytes is written over, and nothing is taken.
-/// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
+/// errors    bad_argument (an impossible shape, or factors of another type or number), unsupported (type),
+///           out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
                    const Allocator& from, Pool* pool, PackedMatrix* out, const Token* ids = nullptr);
@@ -87,7 +93,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
 /// errors    bad_file: another number of bytes.
 Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed, PackedMatrix* out);
 
-/// Row `row` as floats [d_in], bit for bit decode_row's values.
+/// Row `row` as floats [d_in], bit for bit decode_row's values times the matrix's factor.
 void unpack_row(const Matrix& w, uint32_t row, float* to);
 
 /// Bytes that n_row quantised rows of d_in need; 64-aligned storage is best. d_in a multiple of 32.
@@ -107,7 +113,7 @@ struct Rows {
     const uint32_t* gather = nullptr;  ///< row c of the product is input row gather[c]; null: row c
 };
 
-/// y[c][r] = sum_k in[c][k] w[r][k], c < n_row, r < d_out; accumulate: y += that.
+/// y[c][r] = w.scale sum_k in[c][k] w[r][k], c < n_row, r < d_out; accumulate: y += that.
 /// All threads call it with their shares; each writes the rows r of its own.
 void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
             const Share& share);

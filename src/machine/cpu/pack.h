@@ -11,7 +11,7 @@
 //   scales   super: d f16[n_lane], dmin f16[n_lane] if has_min; then for each block int8 scale[n_lane] per
 //            group (one of 32 inputs or two of 16), followed by int8 min[n_lane] per group if has_min.
 //            power: for each block uint8 e[n_lane], as fp4_scale() reads it.
-//            else: for each block d f16[n_lane], min f16[n_lane] if has_min.
+//            else: for each block d f16[n_lane] per group, min f16[n_lane] if has_min.
 //   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
 //            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
@@ -44,7 +44,7 @@ struct StripForm {
     uint32_t head_bytes(uint32_t n_lane) const { return super ? (has_min ? 4 : 2) * n_lane : 0; }
     uint32_t scale_bytes(uint32_t n_lane) const {  ///< of one block
         const uint32_t n = has_min ? 2 : 1;
-        return super ? n * n_group * n_lane : power ? n_lane : 2 * n * n_lane;
+        return super ? n * n_group * n_lane : power ? n_lane : 2 * n * n_group * n_lane;
     }
     /// The scales of a page of n_block blocks, padding included.
     uint32_t page_scale_bytes(uint32_t n_lane, uint32_t n_block) const {

@@ -104,7 +104,7 @@ Status VulkanContext::write_draft_head(Span<const Token> ids, const Slot& s, con
             std::memcpy(chosen.data() + k * one,
                         model_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
                         static_cast<size_t>(one));
-        repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
+        repack(piece, s.type, {chosen.data(), s.scale}, nullptr, 0, 1, tiles.data());
         AUSPEX_TRY(transfer_.write(rows.part(i * tiling.row_bytes(), tiling.row_bytes()), tiles.data(), tiles.size()));
     }
     return transfer_.write(table, ids.data(), ids.size() * sizeof(uint32_t));

@@ -39,11 +39,22 @@ std::vector<Use> uses(const Plan& plan) {
     return use;
 }
 
+/// The numbers of a vector, or of a matrix that is held as floats.
+Status read_values(const Slot& s, SlotId id, const Weights& weights, const Allocator& host, float* to) {
+    Block room;
+    const std::byte* rows = nullptr;
+    AUSPEX_TRY(weights.rows(id, host, &room).get(rows));
+    decode_row(s.type, rows, to, static_cast<size_t>(s.n_value()));
+    if (!s.scale.empty())
+        for (uint64_t i = 0; i < s.n_value(); ++i) to[i] *= s.scale[0];
+    return {};
+}
+
 /// Repacks tile rows, split evenly over the threads of a pool.
 struct Packing {
     const Tiling* tiling;
     Type type;
-    const std::byte *a, *b;
+    MatrixRows a, b;
     uint32_t first, n;
     std::byte* to;
     static void work(void* context, uint32_t i_thread, uint32_t n_thread) {
@@ -262,20 +273,13 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
 
     const Allocator& host = device->allocator;
-    const auto read_values = [&](SlotId id, float* to) -> Status {
-        Block room;
-        const std::byte* rows = nullptr;
-        AUSPEX_TRY(weights.rows(id, host, &room).get(rows));
-        decode_row(plan.slot(id).type, rows, to, static_cast<size_t>(plan.slot(id).n_value()));
-        return {};
-    };
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
         std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
-        AUSPEX_TRY(read_values(id, rows.data()));
+        AUSPEX_TRY(read_values(s, id, weights, host, rows.data()));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
-            AUSPEX_TRY(read_values(gate, rows.data() + s.n_value()));
+            AUSPEX_TRY(read_values(plan.slot(gate), gate, weights, host, rows.data() + s.n_value()));
         model->vectors[id] = model->memory_[up.router_id[id]];
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
@@ -285,7 +289,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        AUSPEX_TRY(read_values(id, constants_at(up.packed_constants_at[id])));
+        AUSPEX_TRY(read_values(s, id, weights, host, constants_at(up.packed_constants_at[id])));
         model->vectors[id] = vectors.part(up.packed_constants_at[id], s.n_value() * sizeof(float));
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
@@ -327,8 +331,8 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                         return Status(Code::cancelled, "loading was cancelled by the progress callback");
                     Packing p{&m.tiling,
                               plan.slot(id).type,
-                              a,
-                              b,
+                              {a, plan.slot(id).scale},
+                              {b, partner == kNoSlot ? Span<const float>() : plan.slot(partner).scale},
                               slice.first + static_cast<uint32_t>(at / row_bytes),
                               static_cast<uint32_t>(n / row_bytes),
                               to};

@@ -239,6 +239,19 @@ void pack_mxfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
+/// scale: factor of all weights of the row's half of the tile.
+void pack_nvfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, float scale) {
+    std::memcpy(tile + 256 + 4 * (r >> 3), &scale, 4);
+    for (uint32_t b = 0; b < n; b++, in += 36) {
+        for (uint32_t g = 0; g < 4; g++) tile[16 * r + 4 * b + g] = e4m3_code(in[g]);
+        for (uint32_t h = 0; h < 2; h++) {
+            uint8_t codes[16];
+            join_nvfp4(in + 4 + 16 * h, codes);
+            put_nibbles(codes, tile + 272, r, 2 * b + h);
+        }
+    }
+}
+
 /// Values of `size` bytes: a unit holds four values of one block (4 bytes each) or of two neighbouring blocks (2).
 void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32_t size) {
     for (uint32_t k = 0; k < n; k++) {
@@ -249,7 +262,7 @@ void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32
 }
 
 /// Writes columns [256 c, 256 c + n) of a row into row r of a zeroed tile.
-void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, uint32_t r) {
+void pack(Type type, const uint8_t* row, float scale, uint32_t c, uint32_t n, uint8_t* tile, uint32_t r) {
     const uint8_t* in = row + row_bytes(type, uint64_t{c} * kTileColumns);
     switch (type) {
         case Type::q4_k: return pack_q4_k(in, tile, r);
@@ -268,6 +281,7 @@ void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, 
         case Type::q2_k: return pack_q2_k(in, tile, r);
         case Type::iq4_xs: return pack_iq4_xs(in, tile, r);
         case Type::mxfp4: return pack_mxfp4(in, tile, r, n / 32);
+        case Type::nvfp4: return pack_nvfp4(in, tile, r, n / 64, scale);
     }
 }
 
@@ -284,6 +298,7 @@ Layout layout_of(Type type) {
         case Type::iq4_nl: return Layout::iq4_nl;
         case Type::iq4_xs: return Layout::iq4_xs;
         case Type::mxfp4: return Layout::mxfp4;
+        case Type::nvfp4: return Layout::nvfp4;
         case Type::q4_0: return Layout::q4_0;
         case Type::q5_0: return Layout::q5_0;
         case Type::f16: return Layout::f16;
@@ -339,19 +354,21 @@ Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32
     return t;
 }
 
-void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
+void repack(const Tiling& t, Type type, const MatrixRows& a, const MatrixRows& b, uint32_t first, uint32_t n,
+            std::byte* to) {
     const uint64_t pitch = row_bytes(type, t.d_in);
     const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
-    const bool fused = t.interleaved && !b;  // each matrix of `a` is followed by its second
+    const bool fused = t.interleaved && !b.rows;  // each matrix of `a` is followed by its second
     uint8_t tile[16384];
 #define AUSPEX_FITS(layout, units, product) static_assert(16 * units <= sizeof tile);
     AUSPEX_LAYOUTS(AUSPEX_FITS)
 #undef AUSPEX_FITS
     for (uint32_t k = first; k < first + n; k++) {
-        const uint64_t i = k % n_one, skip = k / n_one * (fused ? 2 : 1) * t.d_out * pitch;
-        const uint8_t* const from_a = static_cast<const uint8_t*>(a) + skip;
+        const uint64_t i = k % n_one, i_stack = k / n_one, skip = i_stack * (fused ? 2 : 1) * t.d_out * pitch;
+        const uint8_t* const from_a = static_cast<const uint8_t*>(a.rows) + skip;
         const uint8_t* const from_b =
-            fused ? from_a + t.d_out * pitch : static_cast<const uint8_t*>(b) + (b ? skip : 0);
+            fused ? from_a + t.d_out * pitch : static_cast<const uint8_t*>(b.rows) + (b.rows ? skip : 0);
+        const float scale_a = a.scale_of(i_stack), scale_b = fused ? scale_a : b.scale_of(i_stack);
         for (uint32_t c = 0; c < t.n_col; c++) {
             const uint64_t left = t.d_in - uint64_t{c} * kTileColumns;
             const uint32_t n_here = left < kTileColumns ? static_cast<uint32_t>(left) : kTileColumns;
@@ -360,7 +377,8 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
                 const bool second = t.interleaved && r >= kTileRows / 2;
                 const uint64_t row = t.interleaved ? i * (kTileRows / 2) + (r & 7u) : i * kTileRows + r;
                 if (row < t.d_out)
-                    repack_impl::pack(type, (second ? from_b : from_a) + row * pitch, c, n_here, tile, r);
+                    repack_impl::pack(type, (second ? from_b : from_a) + row * pitch, second ? scale_b : scale_a, c,
+                                      n_here, tile, r);
             }
             std::memcpy(to, tile, bytes);
             to += bytes;

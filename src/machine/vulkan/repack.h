@@ -12,6 +12,7 @@
 //   Q2_K                     own      1344             2.625
 //   Q3_K                     own      1824             3.5625
 //   MXFP4 / IQ4_XS           own      2176 / 2208      4.25 / 4.3125
+//   NVFP4                    own      2320             4.53125
 //   Q4_K / Q4_0 / IQ4_NL     own      2304             4.5
 //   Q4_1                     own      2560             5
 //   Q5_K / Q5_0              own      2816             5.5
@@ -74,14 +75,24 @@ struct Tiling {
 };
 Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved = false, uint32_t n_stack = 1);
 
+/// A matrix, or a stack of them, in the file's format.
+struct MatrixRows {
+    MatrixRows(const void* in_file, Span<const float> factors = {}) : rows(in_file), scale(factors) {}
+    float scale_of(uint64_t i_stack) const {
+        return scale.empty() ? 1 : scale[scale.size() == 1 ? 0 : static_cast<size_t>(i_stack)];
+    }
+    const void* rows;         ///< [d_out, d_in], of any alignment
+    Span<const float> scale;  ///< Slot::scale
+};
+
 /// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes. Writes ascend, so `to` may be
 /// write-combined memory.
 ///
 /// type      the number format of `a` and `b`
-/// a         rows in the file's format, [d_out, d_in], of any alignment
 /// b         second matrix of an interleaved pair. Null: no pair, or the second matrix follows the first in `a`
 /// cost      about 1 to 2 GB/s per thread for Q4_K, Q6_K and Q8_0
-void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to);
+void repack(const Tiling& t, Type type, const MatrixRows& a, const MatrixRows& b, uint32_t first, uint32_t n,
+            std::byte* to);
 
 }  // namespace vk
 }  // namespace detail

@@ -38,6 +38,7 @@ constexpr uint32_t kLayoutBindings = 12, kLayoutPushBytes = 128;
     X(iq4_nl, 144, true) \
     X(iq4_xs, 138, true) \
     X(mxfp4, 136, true) \
+    X(nvfp4, 145, true) \
     X(q2_k, 84, true) \
     X(q3_k, 114, true) \
     X(q4_0, 144, true) \
@@ -219,7 +220,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[131] = {
+inline constexpr ShaderContract kShaderContracts[136] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 112, {0, 1, 1}, false},
@@ -289,6 +290,9 @@ inline constexpr ShaderContract kShaderContracts[131] = {
     {"embed_mxfp4", "",
      "w ids y out",
      14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+    {"embed_nvfp4", "",
+     "w ids y out",
+     14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q2_k", "",
      "w ids y out",
      14, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
@@ -355,6 +359,9 @@ inline constexpr ShaderContract kShaderContracts[131] = {
     {"gemm_mma_mxfp4", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+    {"gemm_mma_nvfp4", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
+     "w x scale y4 residual4 step_n_row",
+     17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mma_q2_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts kExact",
      "w x scale y4 residual4 step_n_row",
      17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
@@ -386,6 +393,9 @@ inline constexpr ShaderContract kShaderContracts[131] = {
      "w x scale y4 residual4 step_n_row",
      17, 0x1ffe, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_mxfp4", "kGroupM kAlongN kStaged kMode kMask",
+     "w x scale y4 residual4 step_n_row",
+     16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
+    {"gemm_nvfp4", "kGroupM kAlongN kStaged kMode kMask",
      "w x scale y4 residual4 step_n_row",
      16, 0x3e, 6, 0x37, 0x8, 88, {0, 1, 1}, false},
     {"gemm_pack", "kNorm kSquares kExact",
@@ -460,6 +470,9 @@ inline constexpr ShaderContract kShaderContracts[131] = {
     {"matvec_mma_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
      24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
+    {"matvec_mma_nvfp4", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
+     "w x norm squares y residual out bias words",
+     24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mma_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kTeams kRole kSubgroupScores kChained kPrivateRows",
      "w x norm squares y residual out bias words",
      24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
@@ -491,6 +504,9 @@ inline constexpr ShaderContract kShaderContracts[131] = {
      "w x norm squares y residual out bias words",
      24, 0x7ffe, 9, 0x1af, 0x150, 128, {0, 1, 1}, true},
     {"matvec_mxfp4", "kXRows kSplit kTiles kNorm kEpilogue kRole",
+     "w x norm squares y residual out",
+     23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
+    {"matvec_nvfp4", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
      23, 0x7e, 7, 0x2f, 0x50, 128, {0, 1, 1}, false},
     {"matvec_q2_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
