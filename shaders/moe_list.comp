@@ -21,7 +21,7 @@ const uint N = gl_WorkGroupSize.x;
 shared uint count_s[kMaxExpert];
 shared uint next_s[kMaxExpert];
 shared uint sum_s[N];   // pairs of the experts of an invocation
-shared uint n_entry_s[kListSizes];
+shared uint n_entry_s[kListSizes + 1];  // an array of the arguments' length would get their stride (make_shaders.py)
 
 // Writes the entries of expert e, which has n places.
 void write_entries(uint e, uint n) {

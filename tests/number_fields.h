@@ -32,17 +32,9 @@ inline std::vector<int> half_fields(auspex::detail::Type t) {
     return {};
 }
 
-/// Makes the scale of each block a power of two from 2^lowest on, `n` of them, if the format's scales are exponents. In
-/// NVFP4, whose powers end at 2^8, the scales are 16 times theirs and have a mantissa, too.
+/// Makes the scale of each block a power of two from 2^lowest on, `n` of them, if the format's scales are exponents.
 template <class Byte>
 void set_exponents(auspex::detail::Type t, Byte* blocks, size_t n_byte, int lowest, uint32_t n, Random& random) {
-    if (t == auspex::detail::Type::nvfp4) {
-        for (size_t at = 0; at < n_byte; at += auspex::detail::type_info(t).block_bytes)
-            for (size_t g = 0; g < 4; ++g) {
-                const int exponent = std::max(0, 7 + 4 + lowest + static_cast<int>(random.below(n)));
-                blocks[at + g] = static_cast<Byte>(8 * std::min(exponent, 15) + static_cast<int>(random.below(7)));
-            }
-    }
     if (t != auspex::detail::Type::mxfp4) return;
     for (size_t at = 0; at < n_byte; at += auspex::detail::type_info(t).block_bytes)
         blocks[at] = static_cast<Byte>(128 + lowest + static_cast<int>(random.below(n)));

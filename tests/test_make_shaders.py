@@ -203,6 +203,22 @@ class MakeShadersTestCase(unittest.TestCase):
         self.assertIn("subgroupAdd on floats", self.run_tool()[1])
 
     @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_a_shared_array_with_the_stride_of_the_arguments_array_is_refused(self):
+        def kernel(length):
+            return (KERNEL.replace("void main() {", f"shared uint s[{length}];\n"
+                                   "layout(push_constant) uniform Push { uint a[4]; };\n"
+                                   "void main() { const uint v = a[gl_LocalInvocationIndex & 3]; "
+                                   "s[gl_LocalInvocationIndex & 3] = v; barrier(); ")
+                    .replace("* FACTOR", "* FACTOR * float(s[0])"))
+        self.write("shaders/kernel.comp", kernel(4))
+        code, said = self.run_tool()
+        self.assertEqual(code, 1)
+        self.assertIn("a shared array has the stride", said)
+        self.write("shaders/kernel.comp", kernel(5))
+        code, said = self.run_tool()
+        self.assertEqual(code, 0, said)
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
     def test_a_prebuilt_module_is_taken_while_its_source_is_unchanged(self):
         self.write("shaders/kernel.comp", KERNEL.replace("-DFACTOR=2", "-DFACTOR=2 @prebuilt"))
         code, said = self.run_tool()

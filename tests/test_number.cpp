@@ -216,6 +216,21 @@ TEST_CASE("decoding equals the format's definition bit for bit, at any address")
     }
 }
 
+TEST_CASE("every byte of a scale of NVFP4 is the number that the format defines") {
+    uint8_t block[36] = {};
+    block[4] = 0x02;  // the first element is 1
+    int wrong = 0;
+    for (int byte = 0; byte < 256; ++byte) {
+        block[0] = static_cast<uint8_t>(byte);
+        float got[64];
+        decode_row(Type::nvfp4, block, got, 64);
+        wrong += double{got[0]} != element(Type::nvfp4, block, 0);
+    }
+    CHECK(wrong == 0);
+    block[0] = 0x7e;
+    CHECK(element(Type::nvfp4, block, 0) == 448);  // the largest finite number of E4M3
+}
+
 TEST_CASE("the cache types round as the reference does") {
     float x[32];
     for (int i = 0; i < 32; ++i) x[i] = static_cast<float>(i) - 15.5f;  // -15.5 .. 15.5

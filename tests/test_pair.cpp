@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "../src/engine/model.h"
+#include "../src/engine/snapshot.h"
 #include "../src/plan/arch.h"
 #include "../src/plan/pair.h"
 #include "gguf_writer.h"
@@ -305,6 +306,13 @@ TEST_CASE("the scale of a smaller head comes with it from the draft file") {
     PlanOptions without;
     without.mtp = false;
     CHECK(make_plan(pair, without).ok());
+
+    // Both belong to the draft's identity: a snapshot of the pair goes into a session of the model alone.
+    Model one, two;
+    const Device device = cpu_device();
+    REQUIRE(load(device, trunk, {}, &one).ok());
+    REQUIRE(load(device, trunk, draft, &two).ok());
+    CHECK(weights_id(*one.impl()).value == weights_id(*two.impl()).value);
 }
 
 TEST_CASE("a copy of the embedding is a smaller head only where the model's embedding is its head") {

@@ -110,7 +110,8 @@ void VKAPI_CALL memory_of(VkPhysicalDevice, VkPhysicalDeviceMemoryProperties2* o
     m.memoryTypes[1] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 1};
 }
 
-/// The device of a family, as open_device() makes it where the self-tests pass. They cannot run here.
+/// The device of a family, as open_device() makes it where the self-tests pass. They cannot run here. Null where the
+/// driver has no device without hardware, as from Mesa 26 on.
 vk::OpenDeviceRef open_family(const std::string& family) {
     const Variable chosen("RADV_FORCE_FAMILY", family), no_cache("MESA_SHADER_CACHE_DISABLE", "true");
     compiler = {};
@@ -135,6 +136,7 @@ vk::OpenDeviceRef open_family(const std::string& family) {
     };
     auto device = std::make_shared<vk::OpenDevice>();
     Status s = vk::open_gpu(options, detail).get(device->gpu);
+    if (s.code == Code::no_device) return nullptr;
     REQUIRE_MESSAGE(s.ok(), s.message());
     compiler.statistics = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
         device->gpu->vki.vkGetDeviceProcAddr(device->gpu->device, "vkGetPipelineExecutableStatisticsKHR"));
@@ -176,11 +178,12 @@ void request_all(vk::OpenDevice& device, const vk::VulkanModel& model, const Con
         }
 }
 
-/// The version of the driver.
+/// The version of the driver; empty where open_family() gives no device.
 std::string compile(const std::string& family, const std::string& size, Type kv) {
     CAPTURE(family);
     CAPTURE(size);
     const vk::OpenDeviceRef device = open_family(family);
+    if (!device) return {};
     CHECK(device->gpu->traits.name.find("Null hardware") != std::string::npos);
     const Gguf table = table_of(published(size));
     Plan plan;
@@ -211,6 +214,7 @@ TEST_CASE("AMD's open driver compiles every kernel of a model and keeps all valu
     if (file.empty()) return skip("Mesa's RADV is not installed (Debian: mesa-vulkan-drivers)");
     const Variable icd("VK_ICD_FILENAMES", file), driver("VK_DRIVER_FILES", file);
     const std::string version = compile("POLARIS10", "9B", Type::f16);
+    if (version.empty()) return skip("this RADV has no device without hardware");
     // A driver ends the process where it does not know a name, and that of RDNA 3 has changed.
     const std::string newest = version.find("Mesa 22.") != std::string::npos ? "GFX1100" : "NAVI31";
     compile(newest, "35B-A3B", Type::q4_0);

@@ -202,7 +202,8 @@ void delta(Maker& m, const std::string& b) {
 
 void experts(Maker& m, const std::string& b) {
     // A router with large margins, as trained ones have: rounding elsewhere must not change the chosen experts.
-    m.add(b + "ffn_gate_inp.weight", Type::f32, {m.o.d_model, kExpert}, m.draw(kExpert, m.o.d_model, 2));
+    const Type router = m.o.scales == TinyOptions::Scales::none ? Type::f32 : m.o.type;
+    m.add(b + "ffn_gate_inp.weight", router, {m.o.d_model, kExpert}, m.draw(kExpert, m.o.d_model, 2));
     const std::vector<float> gate = m.draw(kExpert * kFfExpert, m.o.d_model),
                              up = m.draw(kExpert * kFfExpert, m.o.d_model);
     if (m.o.fused) {
@@ -383,12 +384,12 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
     // Quantising takes longer than most tests, so models are kept.
     static std::map<std::string, std::vector<std::byte>> made;
     static std::mutex mutex;
-    const std::string key =
-        say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
-            o.interval, " ", o.d_model, " ", o.d_ff, " ", o.d_ff_shared, " ", o.n_head_k, " ", o.n_head_v, " ",
-            o.d_head, " ", o.d_key, " ", static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused),
-            static_cast<int>(o.factors), static_cast<int>(o.older_keys), static_cast<int>(o.bos),
-            static_cast<int>(o.packaging), " ", static_cast<double>(o.scale), " ", static_cast<double>(o.rope_base));
+    const std::string key = say(
+        static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ", o.interval,
+        " ", o.d_model, " ", o.d_ff, " ", o.d_ff_shared, " ", o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key,
+        " ", static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
+        static_cast<int>(o.older_keys), static_cast<int>(o.bos), static_cast<int>(o.packaging),
+        static_cast<int>(o.scales), " ", static_cast<double>(o.scale), " ", static_cast<double>(o.rope_base));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];
     if (bytes.empty()) bytes = std::move(tiny_shards(o, 1)[0]);

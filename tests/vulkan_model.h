@@ -18,9 +18,10 @@ using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
 
-/// The device of all tests here, opened once so that its pipelines are made once.
+/// The device of all tests here, opened once so that its pipelines are made once. Never destroyed: the validation
+/// layer's own statics may be gone before.
 inline const Result<vk::OpenDeviceRef>& opened_gpu() {
-    static const Result<vk::OpenDeviceRef> one = [] {
+    static const auto& one = *new Result<vk::OpenDeviceRef>([] {
         DeviceOptions options;
         options.kind = Kind::vulkan;
         vk::OpenDetail detail;
@@ -33,7 +34,7 @@ inline const Result<vk::OpenDeviceRef>& opened_gpu() {
         if (c.ok() && !device_counts(c.value()->gpu->traits.name))
             return Result<vk::OpenDeviceRef>(Status(Code::no_device, "only a software device"));
         return c;
-    }();
+    }());
     return one;
 }
 

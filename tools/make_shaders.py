@@ -298,6 +298,30 @@ def to_khr(words):
     return words[:3] + [bound, words[4]] + out
 
 
+def shared_with_stride(words):
+    """True if a shared variable has a type with strides or offsets: VUID-StandaloneSpirv-None-10684, which only newer
+    validation checks. glslc takes one type for arrays of the same length in a buffer, in arguments and in shared
+    memory."""
+    laid_out, parts, shared = set(), {}, []
+    for op, w in instructions(words):
+        if op == 71 and w[2] == 6:                   # OpDecorate ArrayStride
+            laid_out.add(w[1])
+        elif op == 72 and w[3] == 35:                # OpMemberDecorate Offset
+            laid_out.add(w[1])
+        elif op in (28, 29):                         # OpTypeArray, OpTypeRuntimeArray
+            parts[w[1]] = [w[2]]
+        elif op == 30:                               # OpTypeStruct
+            parts[w[1]] = w[2:]
+        elif op == 32 and w[2] == 4:                 # OpTypePointer Workgroup
+            shared.append(w[3])
+    while shared:
+        t = shared.pop()
+        if t in laid_out:
+            return True
+        shared += parts.get(t, [])
+    return False
+
+
 def lint(m):
     """Refuses what breaks on some driver or makes bits depend on it."""
     precise, wrong = set(), []
@@ -312,6 +336,9 @@ def lint(m):
         loose = sum(1 for op, w in instructions(m.words) if op in (129, 131, 133, 142, 148) and w[2] not in precise)
         if loose:
             wrong.append(f"{loose} float operations may be contracted: mark them precise or use fma")
+    if shared_with_stride(m.words):
+        wrong.append("a shared array has the stride of an array in a buffer or in the arguments, whose type it shares: "
+                     "give it another length")
     if wrong:
         raise Broken(f"{m.name}: " + "; ".join(sorted(set(wrong))))
 

@@ -8,9 +8,9 @@
 // MXFP4   units 0 .. 7     row r: eight bytes e at byte 8 r; scale g = 2^(e - 128)
 // NVFP4   units 0 .. 15    row r: sixteen bytes, unsigned E4M3 without NaN: scale g is half of what byte g says.
 //                          unit 16: float32 factors, of rows 0 .. 7 and of rows 8 .. 15
-// CODES + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word i has the two blocks of scale
-//                          4 j + i: in its low half columns 0 and 2 of the first block and 0 and 2 of the second, in
-//                          its high half columns 1 and 3 of each
+// CODES + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word i has two blocks of 16 columns,
+//                          8 j + 2 i and the next, which have one scale but in NVFP4: in its low half columns 0 and 2
+//                          of the first block and 0 and 2 of the second, in its high half columns 1 and 3 of each
 // layout: iq4_nl 144 @product -DHALVES
 // layout: iq4_xs 138 @product -DBYTES
 // layout: mxfp4 136 @product -DPOWER -DE2M1
@@ -266,6 +266,9 @@ Share fetch_share(uint at, uint l, uint e, uint kb) {
 #ifdef E4M3
 // The scales of its four blocks, multiplied by WEIGHT_FACTOR.
 vec4 share_scales(Share r) { return four_scales(r.head) * (uintBitsToFloat(r.d) * SCALE_UNIT * WEIGHT_FACTOR); }
+// The same in two factors, which share_values() multiplies by in the order of unpack().
+vec4 block_scales(Share r) { return four_scales(r.head) * SCALE_UNIT; }
+float matrix_scale(Share r) { return uintBitsToFloat(r.d) * WEIGHT_FACTOR; }
 #else
 // The scales of its first two and its last two blocks, each twice, multiplied by WEIGHT_FACTOR.
 vec4 share_scales(Share r) {
@@ -278,6 +281,8 @@ vec4 share_scales(Share r) {
 #endif
     return vec4(s.x, s.x, s.y, s.y);
 }
+vec4 block_scales(Share r) { return share_scales(r); }
+float matrix_scale(Share r) { return 1.0; }
 #endif
 
 // The largest scale: a half, as are its products with all entries of the codebook.
@@ -299,10 +304,11 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
 }
 
 void share_values(Share r, uint kb, out vec4 v[4]) {
-    const vec4 s = share_scales(r);
-    v[0] = s.x * four_codes(r.q.x);
-    v[1] = s.y * four_codes(r.q.x >> 8);
-    v[2] = s.z * four_codes(r.q.y);
-    v[3] = s.w * four_codes(r.q.y >> 8);
+    const vec4 s = block_scales(r);
+    const float m = matrix_scale(r);
+    v[0] = s.x * four_codes(r.q.x) * m;
+    v[1] = s.y * four_codes(r.q.x >> 8) * m;
+    v[2] = s.z * four_codes(r.q.y) * m;
+    v[3] = s.w * four_codes(r.q.y >> 8) * m;
 }
 #endif

@@ -120,18 +120,19 @@ inline float fp4_scale(uint8_t e) {
     return f;
 }
 
-/// A byte of NVFP4's scales, as a number of unsigned E4M3 without its NaN: 0 in its place, as every implementation of
-/// the format has it. Bit 7 is nothing, so that the code 0x7f stands for the largest value, 480 (a file's 0xff).
+/// A byte of NVFP4's scales as a code of unsigned E4M3, 0 .. 127. A file's 0x7f, the NaN of E4M3, is 0, as in the
+/// reference implementation. Bit 7 is ignored: a file's 0xff is code 127, which stands for 480.
 inline uint8_t e4m3_code(uint8_t byte) { return byte == 0x7f ? 0 : byte & 0x7f; }
-/// The scale of 16 elements of NVFP4: half of what the byte says, because kFp4Values are doubled. Four significant
-/// bits.
-inline float e4m3_scale(uint8_t byte) {
-    const uint32_t code = e4m3_code(byte), u = (code << 20) + (119u << 23);
-    if (code < 8) return static_cast<float>(static_cast<int>(code)) * 0.0009765625f;  // a subnormal: code * 2^-9
+/// Half of the number that a code of unsigned E4M3 stands for; exact.
+inline float half_of_e4m3(uint32_t code) {
+    if (code < 8) return static_cast<float>(static_cast<int>(code)) * 0.0009765625f;  // subnormal: half of code * 2^-9
+    const uint32_t u = (code << 20) + (119u << 23);
     float f;
     std::memcpy(&f, &u, 4);
     return f;
 }
+/// The scale of 16 elements of NVFP4: half of what the file's byte says, because kFp4Values are doubled.
+inline float e4m3_scale(uint8_t byte) { return half_of_e4m3(e4m3_code(byte)); }
 /// The codes of two neighbouring groups of NVFP4, 16 bytes, in the order of other blocks of 32: those of the first 16
 /// elements in the low nibbles.
 inline void join_nvfp4(const uint8_t* from, uint8_t* to) {

@@ -59,8 +59,8 @@ Result<Weights> weights_of(const Model::Impl& model, const Plan& plan);
 Status describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
 
 /// Opens a GGUF file and, if it is split, its other shards, and adds the MTP blocks of LoadOptions::mtp_file, if one is
-/// named. Reads no tensor. Without `copy` files are mapped even if the options ask for copies, and copied_bytes says
-/// what copies would take.
+/// named. Reads no tensor but scales of matrices. Without `copy` files are mapped even if the options ask for copies,
+/// and copied_bytes says what copies would take.
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model);
 
 }  // namespace detail

@@ -81,7 +81,7 @@ void mix_weights(const Model::Impl& m, bool draft, Fnv* h) {
         h->bytes(text.data(), text.size());
     }
     for (const Tensor& t : m.gguf.tensors())
-        if ((block_of(t.name) >= int64_t{m.plan.n_layer} || t.name == kDraftHead) == draft) mix_tensor(t, h);
+        if ((block_of(t.name) >= int64_t{m.plan.n_layer} || is_of_draft_head(t.name)) == draft) mix_tensor(t, h);
 }
 
 template <class T>

@@ -41,29 +41,32 @@ std::string scaled_by(std::string_view name) {
 /// True for names outside the blocks of what embeds tokens or makes logits. A head for drafts alone changes no text.
 bool of_ends(std::string_view name) {
     for (const std::string_view stem : {"token_", "position_embd", "output"})
-        if (name.substr(0, stem.size()) == stem) return name != kDraftHead && scaled_by(name) != kDraftHead;
+        if (name.substr(0, stem.size()) == stem) return !is_of_draft_head(name);
     return false;
 }
 
-/// Reads the scale beside a weight, if the file has one: one number, or one for each matrix of a stack of n.
+/// Reads the scale beside a weight, if the file has one: one number, or one for each matrix of a stack of n. Of other
+/// types than NVFP4 a scale of 1 is accepted.
 Status read_scale(const Gguf& file, const Tensor& weight, uint64_t n, std::vector<float>* to) {
+    constexpr float kMax = 1e20f;  // a file's are 1e-6 to 1e-2; beyond, sums might overflow
     const Tensor* t = file.tensor(scale_name(weight.name));
     if (t == nullptr) return {};
     const std::string both = say("tensor ", quote(t->name), ", the scale of ", quote(weight.name), ", ");
-    if (weight.type != Type::nvfp4)
-        return fail(Code::unsupported, both, "belongs to ", type_info(weight.type).name,
-                    "; separate scales are supported with NVFP4 only: use a plain quantisation");
     const uint64_t found = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     if (t->type != Type::f32 || (found != 1 && found != n))
-        return fail(Code::bad_file, both, "holds ", found, " numbers in ", type_info(t->type).name, ", expected 1",
-                    n == 1 ? std::string() : say(" or ", n), " in F32; convert the model again");
+        return fail(Code::bad_file, both, "is ", type_info(t->type).name, " [", found, "], expected F32 [1]",
+                    n == 1 ? std::string() : say(" or [", n, "]"), "; convert the model again");
     to->resize(static_cast<size_t>(found));
     std::memcpy(to->data(), t->data, static_cast<size_t>(found) * sizeof(float));
-    for (const float scale : *to)
-        if (!std::isfinite(scale))
-            return fail(Code::bad_file, both, "holds ", double{scale},
-                        ", expected finite numbers; the file is damaged or was converted wrongly: get or convert it "
-                        "again");
+    for (const float scale : *to) {
+        if (!(std::fabs(scale) <= kMax))
+            return fail(Code::bad_file, both, "holds ", double{scale}, ", expected at most ", double{kMax},
+                        "; the file is damaged or was converted wrongly: get or convert it again");
+        if (weight.type != Type::nvfp4 && scale != 1)
+            return fail(Code::unsupported, both, "belongs to ", type_info(weight.type).name,
+                        "; separate scales are supported with NVFP4 only: use a plain quantisation");
+    }
+    if (weight.type != Type::nvfp4) to->clear();
     return {};
 }
 
@@ -71,18 +74,13 @@ Status read_scale(const Gguf& file, const Tensor& weight, uint64_t n, std::vecto
 /// that belongs to the model would give plausible but wrong text. Others may be of an encoder, or unused rope_freqs.
 Status check_all_used(const Plan& plan, const Gguf& file) {
     std::unordered_set<std::string_view> used;
-    const auto scales = [&](std::string_view name) {
-        const std::string matrix = scaled_by(name);
-        const Tensor* t = used.count(matrix) != 0 ? file.tensor(matrix) : nullptr;
-        return t != nullptr && t->type == Type::nvfp4;
-    };
     for (const Slot& s : plan.slots)
         if (s.role == SlotRole::weight) used.insert(s.source.empty() ? s.name : s.source);
     const int64_t n_block = int64_t{plan.n_layer} + static_cast<int64_t>(plan.mtp.size());
     for (const Tensor& t : file.tensors()) {
         const int64_t i_block = block_of(t.name);
         const bool of_plan = i_block < 0 ? of_ends(t.name) : i_block < n_block;
-        if (of_plan && used.count(t.name) == 0 && !scales(t.name))
+        if (of_plan && used.count(t.name) == 0 && used.count(scaled_by(t.name)) == 0)
             return fail(Code::unsupported, "tensor ", quote(t.name), " is unknown in architecture '", plan.architecture,
                         "', and without it the results would be wrong: the file is of a variant that is not supported");
     }

@@ -123,6 +123,10 @@ int64_t block_of(std::string_view name) {
     return n;
 }
 
+bool is_of_draft_head(std::string_view name) {
+    return name == kDraftHead || name == kDraftHeadScale || name == "output_extra.input_scale";
+}
+
 std::string scale_name(std::string_view weight) {
     constexpr std::string_view kEnd = ".weight";
     if (weight.size() > kEnd.size() && weight.substr(weight.size() - kEnd.size()) == kEnd)
@@ -169,8 +173,7 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     const Tensor *head = head_of(model), *smaller = tied ? head_of(draft) : draft.tensor("output.weight");
     if (smaller && head && smaller->bytes >= head->bytes) smaller = nullptr;
     for (const Tensor& t : model.tensors())
-        if (block_of(t.name) < int64_t{n_layer} && !(smaller && (t.name == kDraftHead || t.name == kDraftHeadScale)))
-            tensors.push_back(t);
+        if (block_of(t.name) < int64_t{n_layer} && !(smaller && is_of_draft_head(t.name))) tensors.push_back(t);
     for (const Tensor& t : draft.tensors())
         if (block_of(t.name) >= int64_t{n_layer}) tensors.push_back(t);
     const auto add_as = [&](const char* name, const Tensor* t) {

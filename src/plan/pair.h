@@ -16,6 +16,9 @@ constexpr const char *kDraftHead = "output_extra.weight", *kDraftHeadScale = "ou
 /// The N of a tensor's name "blk.N.", or -1.
 int64_t block_of(std::string_view name);
 
+/// True for kDraftHead and what scales it.
+bool is_of_draft_head(std::string_view name);
+
 /// The name of the tensor with the scale of a whole matrix, if the file has one: "blk.0.ffn_up.scale" for
 /// "blk.0.ffn_up.weight".
 std::string scale_name(std::string_view weight);

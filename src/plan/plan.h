@@ -37,7 +37,8 @@ struct Slot {
     Type type = Type::f32;          ///< weights: the file's type
     uint64_t shape[3] = {0, 0, 0};  ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
     uint32_t n_dim = 0;
-    /// Matrices: factors of all weights, one for each of a stack [n, ..] or one for all; empty: 1. With NVFP4 only.
+    /// What multiplies every weight of a matrix: one number, or one for each matrix of a stack; empty: 1. With NVFP4
+    /// only.
     std::vector<float> scale;
     bool on_host = false;  ///< weights: stay in system memory, where the device reads them
     uint64_t width() const { return shape[n_dim - 1]; }

@@ -4,7 +4,7 @@
 //   x        Int16Block rows for strips, f32 rows for plain weights, in
 //   y        [n_row][ld_y] f32, out, or in and out to accumulate
 //
-// Formula y[c][r] = sum over k of x[c][k] w[r][k]
+// Formula y[c][r] = sum over k of x[c][k] w[r][k], where w has the matrix's factor (Matrix::scale) in it
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x), or one of int16.
 // Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
@@ -19,7 +19,7 @@ struct StripJob {
     const Int16Block* x[kMaxRow] = {};  ///< as many as the kernel takes
     float* y = nullptr;                 ///< [rows of x][ld_y], at the strip's first row
     size_t ld_y = 0;
-    float scale = 1;     ///< factor of the groups' scales; with a codebook and two groups only
+    float scale = 1;     ///< form.e4m3: of strip_e4m3()
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
     bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
@@ -134,7 +134,13 @@ inline void strip_product(const StripJob& job) {
                 ahead += 64 * kBlockLine;
             }
             StripFloats scale[kGroup], min[kGroup];
-            if (job.form.super) {
+            if constexpr (kCode == CodeForm::codebook && kGroup == 2) {
+                AUSPEX_UNROLL
+                for (int g = 0; g < kGroup; ++g) {
+                    scale[g] = mul(strip_e4m3(scales), strip_splat(job.scale));
+                    scales += kLane;
+                }
+            } else if (job.form.super) {
                 AUSPEX_UNROLL
                 for (int g = 0; g < kGroup; ++g) {
                     scale[g] = mul(d, strip_i8(scales));
@@ -155,11 +161,6 @@ inline void strip_product(const StripJob& job) {
                 scales += 2 * kLane;
                 if constexpr (kMin) {
                     min[0] = strip_f16(scales);
-                    scales += 2 * kLane;
-                }
-                if constexpr (kCode == CodeForm::codebook && kGroup == 2) {
-                    scale[0] = mul(scale[0], strip_splat(job.scale));
-                    scale[1] = mul(strip_f16(scales), strip_splat(job.scale));
                     scales += 2 * kLane;
                 }
             }
@@ -235,7 +236,7 @@ inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, si
     job.n_block = w.d_in / 32;
     job.form = form;
     job.ld_y = ld_y;
-    job.scale = w.scale;
+    job.scale = 128 * w.scale;
     job.accumulate = accumulate;
     for (uint32_t c0 = 0; c0 < n_row;) {
         const uint32_t width = pass_width(n_row - c0);

@@ -10,9 +10,9 @@
 //   plain    the file's rows, unchanged, for float types (on the reference path for all types); used in place if the
 //            file's bytes stay. Products in float with float activations.
 //   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales are those of the
-//            file: nothing is rounded, and the size is within 3 % of the file's. Activations are 16-bit integers, a
-//            high and a low int8: exact integer sums per block of 32 (16), then one float multiply-add per block, in
-//            block order.
+//            file: nothing is rounded, and most types take within 3 % of the file's bytes (Q2_K twice as many).
+//            Activations are 16-bit integers, a high and a low int8: exact integer sums per block of 32 (16), then one
+//            float multiply-add per block, in block order.
 #pragma once
 #include "../../base/number.h"
 #include "../pool.h"
@@ -27,7 +27,7 @@ struct MatrixShape {
     Type type = Type::f32;
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in]: the experts of a layer
-    /// Factors of the matrices, one for each slice or one for all; empty: 1. For NVFP4 only.
+    /// What multiplies every weight: one number, or one for each slice; empty: 1. For NVFP4 only.
     Span<const float> scale = {};
 };
 
@@ -39,7 +39,7 @@ struct Matrix {
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
     const std::byte* data = nullptr;
-    float scale = 1;  ///< factor of all weights; with NVFP4 only
+    float scale = 1;  ///< multiplies every weight; with NVFP4 only
     /// True when matmul reads Rows::quantised; false when it reads Rows::x.
     bool wants_integers() const { return n_lane != 0; }
 };

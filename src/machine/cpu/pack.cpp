@@ -22,7 +22,7 @@ bool strip_form(Type type, StripForm* out) {
         case Type::iq4_nl: break;
         case Type::iq4_xs: f.super = true; break;
         case Type::mxfp4: f.power = true; break;
-        case Type::nvfp4: f.n_group = 2; break;
+        case Type::nvfp4: f.n_group = 2, f.e4m3 = true; break;
         case Type::f32:
         case Type::f16:
         case Type::bf16: return false;
@@ -36,8 +36,8 @@ namespace pack_impl {
 /// One block of 32 inputs of one row, with one byte per code; nothing is rounded. Codes are handled four at a time, as
 /// the bytes of a word; masks keep shifts within the bytes.
 struct Plain {
-    uint16_t d[2] = {}, d_min = 0;      ///< f16 bits, for each group; super forms: d[0] is of the 256; power: a byte
-    int8_t scale[2] = {}, min[2] = {};  ///< super forms, for each half (both the same where one covers 32)
+    uint16_t d = 0, d_min = 0;          ///< f16 bits; super forms: of the 256; power: the exponent byte
+    int8_t scale[2] = {}, min[2] = {};  ///< super and e4m3 forms, for each half (both the same where one covers 32)
     uint32_t code[8] = {};              ///< unsigned bytes; byte form: the int8's bits
 };
 
@@ -79,51 +79,50 @@ inline void fields(const uint8_t* from, uint32_t shift, uint32_t mask, uint32_t*
 /// Block `block` (of 32 inputs) of a row in the file's format.
 template <Type kType>
 inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block, Plain* p) {
-    const bool super = info.n_block == 256;
-    const uint32_t g = super ? block % 8 : 0;
-    const uint8_t* f = row + size_t{super ? block / 8 : block} * info.block_bytes;
+    const uint32_t shift = info.n_block == 256 ? 3 : info.n_block == 64 ? 1 : 0;  // 2^shift blocks are one of the file
+    const uint32_t g = block & ((1u << shift) - 1);
+    const uint8_t* f = row + size_t{block >> shift} * info.block_bytes;
     uint32_t top[8];
     switch (kType) {
         case Type::q4_0:
         case Type::iq4_nl:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             nibbles(f + 2, p->code);
             break;
         case Type::mxfp4:
-            p->d[0] = f[0];
+            p->d = f[0];
             nibbles(f + 1, p->code);
             break;
         case Type::nvfp4: {
             uint8_t codes[16];
-            const uint8_t* part = row + size_t{block / 2} * info.block_bytes;
-            const uint32_t first = block % 2 * 2;  // of the block's four groups
-            for (uint32_t h = 0; h < 2; ++h) p->d[h] = f32_to_f16(e4m3_scale(part[first + h]));
-            join_nvfp4(part + 4 + 8 * first, codes);
+            const uint32_t first = 2 * g;  // of four groups
+            for (uint32_t h = 0; h < 2; ++h) p->scale[h] = static_cast<int8_t>(e4m3_code(f[first + h]));
+            join_nvfp4(f + 4 + 8 * first, codes);
             nibbles(codes, p->code);
             break;
         }
         case Type::q4_1:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;  // the file adds the minimum, the form subtracts it
             nibbles(f + 4, p->code);
             break;
         case Type::q5_0:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             nibbles(f + 6, p->code);
             fifth_bits(load<uint32_t>(f + 2), p->code);
             break;
         case Type::q5_1:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;
             nibbles(f + 8, p->code);
             fifth_bits(load<uint32_t>(f + 4), p->code);
             break;
         case Type::q8_0:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             std::memcpy(p->code, f + 2, 32);
             break;
         case Type::q2_k:
-            p->d[0] = load<uint16_t>(f + 80);
+            p->d = load<uint16_t>(f + 80);
             p->d_min = load<uint16_t>(f + 82);
             for (uint32_t h = 0; h < 2; ++h) {
                 p->scale[h] = f[2 * g + h] & 15;
@@ -132,7 +131,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
             fields(f + 16 + 32 * (g / 4), 2 * (g % 4), 3, p->code);
             break;
         case Type::q3_k:
-            p->d[0] = load<uint16_t>(f + 108);
+            p->d = load<uint16_t>(f + 108);
             for (uint32_t h = 0; h < 2; ++h) {
                 const uint32_t k = 2 * g + h;
                 const uint32_t low = k < 8 ? f[96 + k] & 15u : f[96 + k - 8] >> 4;
@@ -146,7 +145,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
             break;
         case Type::q4_k:
         case Type::q5_k:
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             p->d_min = load<uint16_t>(f + 2);
             six_bit_pair(f + 4, g, p);
             fields(f + (kType == Type::q4_k ? 16 : 48) + 32 * (g / 2), 4 * (g % 2), 15, p->code);
@@ -155,14 +154,14 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
             for (uint32_t i = 0; i < 8; ++i) p->code[i] |= top[i] << 4;
             break;
         case Type::q6_k:
-            p->d[0] = load<uint16_t>(f + 208);
+            p->d = load<uint16_t>(f + 208);
             std::memcpy(p->scale, f + 192 + 2 * g, 2);
             fields(f + 64 * (g / 4) + 32 * (g % 2), g % 4 / 2 * 4, 15, p->code);
             fields(f + 128 + 32 * (g / 4), 2 * (g % 4), 3, top);
             for (uint32_t i = 0; i < 8; ++i) p->code[i] |= top[i] << 4;
             break;
         case Type::iq4_xs: {
-            p->d[0] = load<uint16_t>(f);
+            p->d = load<uint16_t>(f);
             const uint32_t low = (f[4 + g / 2] >> (4 * (g % 2))) & 15u;
             const uint32_t high = (uint32_t{load<uint16_t>(f + 2)} >> (2 * g)) & 3u;
             p->scale[0] = p->scale[1] = static_cast<int8_t>(static_cast<int32_t>(low | high << 4) - 32);
@@ -241,9 +240,9 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, const T
         for (uint32_t lane = 0; lane < n_row; ++lane) {
             Plain p;
             read_plain<kType>(info, rows + (ids ? static_cast<size_t>(ids[lane]) : lane) * row_step, b, &p);
-            if (f.super) {
-                if (b % 8 == 0) {
-                    put_f16(to + at.head + 2 * lane, p.d[0]);
+            if (f.super || f.e4m3) {
+                if (f.super && b % 8 == 0) {
+                    put_f16(to + at.head + 2 * lane, p.d);
                     if (f.has_min) put_f16(to + at.head + 2 * R + 2 * lane, p.d_min);
                 }
                 for (uint32_t g = 0; g < f.n_group; ++g) {
@@ -251,9 +250,9 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, const T
                     if (f.has_min) s[R * (f.n_group + g) + lane] = static_cast<uint8_t>(p.min[g]);
                 }
             } else if (f.power) {
-                s[lane] = static_cast<uint8_t>(p.d[0]);
+                s[lane] = static_cast<uint8_t>(p.d);
             } else {
-                for (uint32_t g = 0; g < f.n_group; ++g) put_f16(s + 2 * (R * g + lane), p.d[g]);
+                put_f16(s + 2 * lane, p.d);
                 if (f.has_min) put_f16(s + 2 * R + 2 * lane, p.d_min);
             }
             write_codes(f.code, R, lane, p.code, bias, to + at.codes);
@@ -296,9 +295,8 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
         const Place at = place(f, R, w.d_in, b);
         const uint8_t* s = base + at.scales;
         const uint8_t* head = f.super ? base + at.head : s;
-        const auto half = [&](uint32_t i) { return f16_to_f32(load<uint16_t>(head + 2 * (R * i + lane))); };
-        const float d[2] = {f.power ? fp4_scale(s[lane]) : half(0), f.n_group == 2 && !f.super ? half(1) : 0};
-        const float d_min = f.has_min ? half(1) : 0;
+        const float d = f.power ? fp4_scale(s[lane]) : f16_to_f32(load<uint16_t>(head + 2 * lane));
+        const float d_min = f.has_min ? f16_to_f32(load<uint16_t>(head + 2 * R + 2 * lane)) : 0;
         int16_t q[32];
         for (uint32_t i = 0; i < 32; ++i) {
             const uint8_t c = read_code(f.code, R, lane, i, bias, base + at.codes);
@@ -306,13 +304,14 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
                    : f.code == CodeForm::byte ? static_cast<int8_t>(c)
                                               : static_cast<int16_t>(c - f.offset);
         }
-        // As in decode_row, every product here is exact in float32 (11 bits of an f16, 8 of a scale, 5 of
-        // a code), so that no order and no fused multiply-add can change a bit.
+        // As in decode_row, every product before the matrix's factor is exact in float32 (11 bits of an f16, 8 of a
+        // scale, 5 of a code), so that no order and no fused multiply-add can change a bit. The factor rounds once.
         for (uint32_t i = 0; i < 32; ++i) {
             const uint32_t g = i / (32u / f.n_group);
-            float scale = f.super ? d[0] : d[g], min = d_min;
+            float scale = d, min = d_min;
+            if (f.e4m3) scale = half_of_e4m3(s[R * g + lane]);
             if (f.super) {
-                scale *= static_cast<float>(static_cast<int8_t>(s[R * g + lane]));
+                scale = d * static_cast<float>(static_cast<int8_t>(s[R * g + lane]));
                 if (f.has_min) min = d_min * static_cast<float>(static_cast<int8_t>(s[R * (f.n_group + g) + lane]));
             }
             const float v = scale * static_cast<float>(q[i]);

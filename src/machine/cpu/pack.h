@@ -11,7 +11,8 @@
 //   scales   super: d f16[n_lane], dmin f16[n_lane] if has_min; then for each block int8 scale[n_lane] per
 //            group (one of 32 inputs or two of 16), followed by int8 min[n_lane] per group if has_min.
 //            power: for each block uint8 e[n_lane], as fp4_scale() reads it.
-//            else: for each block d f16[n_lane] per group, min f16[n_lane] if has_min.
+//            e4m3: for each block uint8 code[n_lane] per group, as half_of_e4m3() reads it.
+//            else: for each block d f16[n_lane], min f16[n_lane] if has_min.
 //   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
 //            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
@@ -36,6 +37,7 @@ struct StripForm {
     bool has_min = false;              ///< value = scale * code - min
     bool super = false;                ///< scales are int8 times an f16 for each 256 inputs
     bool power = false;                ///< scales are powers of two; with codebook only
+    bool e4m3 = false;                 ///< scales are unsigned E4M3, times Matrix::scale; with codebook, two groups
     uint8_t offset = 0;                ///< value = scale * (code - offset); not with has_min
     const int8_t* codebook = nullptr;  ///< [16], with codebook: value = scale * codebook[code]
 
@@ -44,7 +46,7 @@ struct StripForm {
     uint32_t head_bytes(uint32_t n_lane) const { return super ? (has_min ? 4 : 2) * n_lane : 0; }
     uint32_t scale_bytes(uint32_t n_lane) const {  ///< of one block
         const uint32_t n = has_min ? 2 : 1;
-        return super ? n * n_group * n_lane : power ? n_lane : 2 * n * n_group * n_lane;
+        return super || power || e4m3 ? n * n_group * n_lane : 2 * n * n_lane;
     }
     /// The scales of a page of n_block blocks, padding included.
     uint32_t page_scale_bytes(uint32_t n_lane, uint32_t n_block) const {

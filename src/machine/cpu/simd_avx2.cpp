@@ -123,6 +123,10 @@ AUSPEX_INLINE StripFloats strip_fp4_scale(const uint8_t* p) {
     const __m256i small = _mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(1)), 21);  // right below 2
     return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
 }
+AUSPEX_INLINE StripFloats strip_e4m3(const uint8_t* p) {
+    const __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_cvtph_ps(_mm_slli_epi16(code, 7));
+}
 AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm256_cvtepi32_ps(a); }
 AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
     store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);

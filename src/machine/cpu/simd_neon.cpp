@@ -132,6 +132,10 @@ AUSPEX_INLINE StripFloats strip_fp4_scale(const uint8_t* p) {
     const int16x8_t e = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));
     return {fp4_scales(vget_low_s16(e)), fp4_scales(vget_high_s16(e))};
 }
+AUSPEX_INLINE StripFloats strip_e4m3(const uint8_t* p) {
+    const float16x8_t half = vreinterpretq_f16_u16(vshlq_n_u16(vmovl_u8(vld1_u8(p)), 7));
+    return {vcvt_f32_f16(vget_low_f16(half)), vcvt_f32_f16(vget_high_f16(half))};
+}
 AUSPEX_INLINE StripFloats mul(StripFloats x, StripFloats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
 AUSPEX_INLINE StripFloats fma(StripFloats x, StripFloats y, StripFloats z) {
     return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};

@@ -22,6 +22,7 @@ void ListBuilder::embed(const Node& d, const Pass& pass) {
     a.in_step = 1;
     uses({{id(kStep)}, {d.y, squares(d.y)}});
     for (const Matrix::Slice& s : m.slices) {
+        if (s.first != 0) list_.barrier();  // slices write to one region
         a.first_row = s.first * kTileRows;
         a.n_row = s.n * kTileRows;
         dispatch(choose_embed(m.tiling.layout), {s.region, buffers_.step, buffers_.row[d.y], buffers_.squares[d.y]}, a,
@@ -113,19 +114,19 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
     const Region residual = part(onto_self ? *p.y : model_.zeros, a.residual_stride, &a.residual_offset);
     const Region& sums = p.squares ? *p.squares : buffers_.squares[d.x];
     const Region squares_in = p.norm ? part(sums, a.part_stride, &squares_offset) : x;
-    const Region out = p.epilogue == Epilogue::add      ? part(buffers_.squares[d.y], a.out_stride, &a.out_offset)
-                       : p.epilogue == Epilogue::logits ? buffers_.sample_part
-                                                        : y;
-    AUSPEX_ASSERT(squares_offset == 0);  // squares_stride()
-    // Pieces that bind the whole region touch different rows of it, which validation cannot see.
-    if (rows.first != 0 && (a.y_offset != 0 || a.residual_offset != 0 || a.out_offset != 0)) list_.barrier();
-    if (p.epilogue == Epilogue::logits) {
+    const bool logits = p.epilogue == Epilogue::logits;
+    if (logits) {
         n_largest_ = 0;
         for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);
         a.out_stride = n_largest_;
-        a.out_offset = 2 * rows.first * n_largest_;
         a.first_group = 0;
     }
+    const Region out = p.epilogue == Epilogue::add ? part(buffers_.squares[d.y], a.out_stride, &a.out_offset)
+                       : logits                    ? part(buffers_.sample_part, 2 * n_largest_, &a.out_offset)
+                                                   : y;
+    AUSPEX_ASSERT(squares_offset == 0);  // squares_stride()
+    // Pieces that bind the whole region touch different rows of it, which validation cannot see.
+    if (rows.first != 0 && (a.y_offset != 0 || a.residual_offset != 0 || a.out_offset != 0)) list_.barrier();
     const char* label = p.epilogue == Epilogue::swiglu ? "gate+up"
                         : d.head                       ? "head"
                         : p.epilogue == Epilogue::add  ? "product+"

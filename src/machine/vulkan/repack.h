@@ -12,8 +12,8 @@
 //   Q2_K                     own      1344             2.625
 //   Q3_K                     own      1824             3.5625
 //   MXFP4 / IQ4_XS           own      2176 / 2208      4.25 / 4.3125
-//   NVFP4                    own      2320             4.53125
 //   Q4_K / Q4_0 / IQ4_NL     own      2304             4.5
+//   NVFP4                    own      2320             4.53125
 //   Q4_1                     own      2560             5
 //   Q5_K / Q5_0              own      2816             5.5
 //   Q5_1                     own      3072             6
@@ -77,7 +77,7 @@ Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved = false
 
 /// A matrix, or a stack of them, in the file's format.
 struct MatrixRows {
-    MatrixRows(const void* in_file, Span<const float> factors = {}) : rows(in_file), scale(factors) {}
+    MatrixRows(const void* in_file, Span<const float> scales = {}) : rows(in_file), scale(scales) {}
     float scale_of(uint64_t i_stack) const {
         return scale.empty() ? 1 : scale[scale.size() == 1 ? 0 : static_cast<size_t>(i_stack)];
     }
