@@ -163,6 +163,8 @@ inline void strip_product(const StripJob& job) {
                     min[0] = strip_f16(scales);
                     scales += 2 * kLane;
                 }
+                if constexpr (kGroup == 2) scale[1] = scale[0];
+                if constexpr (kGroup == 2 && kMin) min[1] = min[0];
             }
             StripInts dot[kColumn * n];
             clear<n>(dot);
