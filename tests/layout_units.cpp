@@ -113,19 +113,19 @@ struct Trial {
                 for (const int field : test::half_fields(type))
                     put(f32_to_f16(0.01f * random.normal()), &file[at + static_cast<size_t>(field)]);
         }
-        // A tile of two matrices, which in NVFP4 have a factor each.
-        const float factor[2] = {0.0037f, -0.00011f};
+        // A tile of two matrices, which in NVFP4 have a scale each.
+        const float whole[2] = {0.0037f, -0.00011f};
         const bool scaled = type == Type::nvfp4;
         for (uint r = 0; r < 16; ++r) {
             decode_row(type, file.data() + r * row_bytes(type, 256), weight[r], 256);
             if (scaled)
-                for (float& v : weight[r]) v *= factor[r / 8];
+                for (float& v : weight[r]) v *= whole[r / 8];
             for (const float v : weight[r]) largest[r] = std::max(largest[r], std::fabs(v));
         }
         const vk::Tiling tiling = vk::tiling(type, 8, 256, true);
         const auto rows = [&](size_t i) {
             return vk::MatrixRows(file.data() + 8 * i * row_bytes(type, 256),
-                                  scaled ? Span<const float>(factor + i, 1) : Span<const float>());
+                                  scaled ? Span<const float>(whole + i, 1) : Span<const float>());
         };
         tile.resize(tiling.bytes() / 16);
         vk::repack(tiling, type, rows(0), rows(1), 0, 1, reinterpret_cast<std::byte*>(tile.data()));

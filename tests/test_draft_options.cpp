@@ -55,7 +55,7 @@ TEST_CASE("a draft head over chosen ids gives the model's own draft logits for t
     const Tiny tiny(Type::q6_k);
     const Plan& plan = tiny.model.impl()->plan;
     check_draft_head(tiny);
-    check_draft_head(Tiny(Type::nvfp4));  // whose head has a factor
+    check_draft_head(Tiny(Type::nvfp4));  // whose head has a matrix scale
 
     // By use: the most frequent tokens of the text come in, in place of the lowest ids.
     std::vector<uint32_t> count(plan.n_vocab, 0);

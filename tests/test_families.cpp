@@ -162,7 +162,7 @@ TEST_CASE("every family computes what plain loops in double precision compute" *
     }
 }
 
-TEST_CASE("matrices of NVFP4 with factors of their own give what plain loops compute with the factors in the weights") {
+TEST_CASE("matrices of NVFP4 with scales of their own give what plain loops compute with the scales in the weights") {
     const std::vector<Token> ids = tiny_ids(12, 3);
     TinyOptions o;
     o.type = Type::nvfp4;

@@ -338,14 +338,14 @@ TEST_CASE("rows can be selected in any order, and the slices of a stack equal it
         }
 }
 
-TEST_CASE("each matrix of a stack has its factor, in products and in rows, however the stack is held") {
+TEST_CASE("each matrix of a stack has its scale, in products and in rows, however the stack is held") {
     constexpr uint32_t d_in = 320, d_out = 21, n_slice = 3;
     const Bytes rows = make_rows(Type::nvfp4, d_out * n_slice, d_in, Fill::normal, 32);
-    const std::vector<float> x = test::Random(33).normals(size_t{2} * d_in), factors = {0.3f, -2.5e-5f, 700.0f};
+    const std::vector<float> x = test::Random(33).normals(size_t{2} * d_in), scales = {0.3f, -2.5e-5f, 700.0f};
     for (const CpuKernels* cpu : runnable_kernels()) {
         CAPTURE(std::string(cpu->name));
         MatrixShape shape{Type::nvfp4, d_out, d_in, n_slice};
-        shape.scale = factors;
+        shape.scale = scales;
         PackedMatrix stack, mapped;
         REQUIRE(pack_matrix(*cpu, shape, rows.data(), false, {}, nullptr, &stack).ok());
         REQUIRE(map_matrix(*cpu, shape, stack.bytes(), &mapped).ok());
@@ -354,7 +354,7 @@ TEST_CASE("each matrix of a stack has its factor, in products and in rows, howev
             MatrixShape one{Type::nvfp4, d_out, d_in};
             PackedMatrix plain, scaled;
             REQUIRE(pack_matrix(*cpu, one, first, true, {}, nullptr, &plain).ok());
-            one.scale = Span<const float>(&factors[s], 1);
+            one.scale = Span<const float>(&scales[s], 1);
             REQUIRE(pack_matrix(*cpu, one, first, true, {}, nullptr, &scaled).ok());
             Bytes q(quantised_bytes(2, d_in));
             if (plain.view().wants_integers()) quantise_rows(*cpu, x.data(), d_in, 2, d_in, q.data(), {});
@@ -367,32 +367,32 @@ TEST_CASE("each matrix of a stack has its factor, in products and in rows, howev
             CHECK(product(stack.slice(s)) == with);
             CHECK(product(mapped.slice(s)) == with);
             double largest = 0;
-            for (const float y : without) largest = std::max(largest, std::fabs(double{y} * double{factors[s]}));
+            for (const float y : without) largest = std::max(largest, std::fabs(double{y} * double{scales[s]}));
             for (size_t i = 0; i < with.size(); ++i)
-                CHECK(std::fabs(double{with[i]} - double{without[i]} * double{factors[s]}) <= 1e-6 * largest);
+                CHECK(std::fabs(double{with[i]} - double{without[i]} * double{scales[s]}) <= 1e-6 * largest);
             std::vector<float> row(d_in), file(d_in);
             unpack_row(mapped.slice(s), 7, row.data());
             decode_row(Type::nvfp4, first + 7 * row_bytes(Type::nvfp4, d_in), file.data(), d_in);
-            for (float& v : file) v *= factors[s];
+            for (float& v : file) v *= scales[s];
             CHECK(row == file);
         }
     }
 }
 
-TEST_CASE("factors of another type, or of another number of matrices, are refused") {
+TEST_CASE("matrix scales for another type, or of another number, are refused") {
     const Bytes rows(4096);
-    const std::vector<float> factors(2, 1.0f);
+    const std::vector<float> scales(2, 1.0f);
     PackedMatrix m;
     MatrixShape shape{Type::q4_k, 4, 256};
-    shape.scale = Span<const float>(factors.data(), 1);
+    shape.scale = Span<const float>(scales.data(), 1);
     Status st = pack_matrix(*reference_kernels(), shape, rows.data(), true, {}, nullptr, &m);
     CHECK(st.code == Code::bad_argument);
-    CHECK(st.text == "a factor of a matrix in Q4_K, expected one in NVFP4");
+    CHECK(st.text == "a matrix scale for Q4_K, expected NVFP4");
     shape = {Type::nvfp4, 4, 64, 3};
-    shape.scale = factors;
+    shape.scale = scales;
     st = pack_matrix(*reference_kernels(), shape, rows.data(), true, {}, nullptr, &m);
     CHECK(st.code == Code::bad_argument);
-    CHECK(st.text == "2 factors of 3 matrices, expected one each");
+    CHECK(st.text == "2 matrix scales for 3 matrices, expected one each");
     CHECK(m.empty());
 }
 

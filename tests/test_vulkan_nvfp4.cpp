@@ -1,4 +1,4 @@
-// Models in NVFP4 on a Vulkan device, whose matrices have factors of their own, against the CPU.
+// Models in NVFP4 on a Vulkan device, whose matrices have scales of their own, against the CPU.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ std::vector<float> draft_logits(const Rig& rig, Context& context, const std::vec
 
 using namespace test_vulkan_nvfp4;
 
-TEST_CASE("back-end equivalence: matrices of NVFP4 with factors of their own give the CPU's rows") {
+TEST_CASE("back-end equivalence: matrices of NVFP4 with scales of their own give the CPU's rows") {
     if (!shared_gpu()) return;
     const std::vector<Token> ids = tiny_ids(40, 4);
     constexpr double kBound = 8e-3;  // prompts round to halves

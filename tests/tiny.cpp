@@ -47,24 +47,24 @@ struct Maker {
         if (type == Type::nvfp4 && o.scales != TinyOptions::Scales::none) type = scale(name, ne, &values);
         entries.push_back({name, type, std::move(ne), std::move(values)});
     }
-    /// Gives each matrix of a stack, or the only one, its factor: as a tensor, or by rounding the values as its type
+    /// Gives each matrix of a stack, or the only one, its scale: as a tensor, or by rounding the values as its type
     /// does.
     Type scale(const std::string& name, const std::vector<uint64_t>& ne, std::vector<float>* values) {
         const size_t n = ne.size() == 3 ? static_cast<size_t>(ne[2]) : 1, one = values->size() / n;
-        std::vector<float> factors, read(one);
+        std::vector<float> scales, read(one);
         std::vector<std::byte> rows(static_cast<size_t>(row_bytes(Type::nvfp4, one)));
         for (size_t i = 0; i < n; ++i) {
             float* const from = values->data() + i * one;
-            factors.push_back(0.01f * static_cast<float>(1 + (name.size() + 3 * i) % 5));
-            for (size_t k = 0; k < one; ++k) from[k] /= factors[i];
+            scales.push_back(0.01f * static_cast<float>(1 + (name.size() + 3 * i) % 5));
+            for (size_t k = 0; k < one; ++k) from[k] /= scales[i];
             if (o.scales == TinyOptions::Scales::separate) continue;
             encode(Type::nvfp4, from, rows.data(), one);
             decode_row(Type::nvfp4, rows.data(), read.data(), one);
-            for (size_t k = 0; k < one; ++k) from[k] = read[k] * factors[i];
+            for (size_t k = 0; k < one; ++k) from[k] = read[k] * scales[i];
         }
         if (o.scales == TinyOptions::Scales::applied) return Type::f32;
         const std::string stem = name.substr(0, name.rfind('.'));
-        entries.push_back({stem + ".scale", Type::f32, {n}, factors});
+        entries.push_back({stem + ".scale", Type::f32, {n}, scales});
         entries.push_back({stem + ".input_scale", Type::f32, {n}, std::vector<float>(n, 3.0f)});
         return Type::nvfp4;
     }

@@ -31,7 +31,7 @@ struct TinyOptions {
     bool fused = false;       ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
     bool factors = true;      ///< step35: with rope_freqs
     bool older_keys = false;  ///< step35: rotation layer by layer, and the older names of the clamps
-    /// NVFP4: each matrix has a factor beside it, or the same numbers are written as F32 with the factors in them.
+    /// NVFP4: each matrix has a scale beside it, or the same numbers are written as F32 with the scales in them.
     enum class Scales { none, separate, applied } scales = Scales::none;
     bool bos = false;  ///< <|endoftext|> goes in front of each text
     Packaging packaging = Packaging::whole;

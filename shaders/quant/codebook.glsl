@@ -1,13 +1,13 @@
 // quant/codebook.glsl: IQ4_NL, IQ4_XS, MXFP4 and NVFP4: four-bit codes that stand for the 16 values of a codebook.
 //
 // weight = scale * codebook[code], with a scale for 32 columns (g = 0 .. 7 of a tile); NVFP4: for 16 (g = 0 .. 15), and
-//          times a factor of the whole matrix
+//          times the matrix scale
 // IQ4_NL  units 0 .. 15    row r: eight halves, the scales
 // IQ4_XS  units 0 .. 7     row r: eight signed bytes at byte 8 r; units 8, 9: sixteen halves d, one for each row.
 //                          scale g = d * byte g
 // MXFP4   units 0 .. 7     row r: eight bytes e at byte 8 r; scale g = 2^(e - 128)
 // NVFP4   units 0 .. 15    row r: sixteen bytes, unsigned E4M3 without NaN: scale g is half of what byte g says.
-//                          unit 16: float32 factors, of rows 0 .. 7 and of rows 8 .. 15
+//                          unit 16: the matrix scale, float32, of rows 0 .. 7 and of rows 8 .. 15
 // CODES + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word i has two blocks of 16 columns,
 //                          8 j + 2 i and the next, which have one scale but in NVFP4: in its low half columns 0 and 2
 //                          of the first block and 0 and 2 of the second, in its high half columns 1 and 3 of each
@@ -80,12 +80,12 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uvec4 q = UNITS[at + CODES + 64u * j + 32u * e + l];
 #ifdef E4M3
     const uvec4 head = UNITS[at + r];
-    const float factor = uintBitsToFloat(UNITS[at + 16u][e]);
+    const float whole = uintBitsToFloat(UNITS[at + 16u][e]);
     const vec4 low = four_scales(j == 0u ? head.x : head.z) * SCALE_UNIT,
                high = four_scales(j == 0u ? head.y : head.w) * SCALE_UNIT;
     for (uint i = 0u; i < 8u; i++) {
         precise vec4 value = (i < 4u ? low : high)[i & 3u] * four_codes(q[i >> 1] >> (8u * (i & 1u)));
-        precise vec4 scaled = value * factor;
+        precise vec4 scaled = value * whole;
         to[i] = scaled;
     }
 #else
@@ -136,8 +136,8 @@ Raw fetch(uint at, uint l) {
     r.h1 = (g & 1u) == 0u ? b.xy : b.zw;
 #endif
 #ifdef E4M3
-    const uvec4 factors = UNITS[at + 16u];
-    r.d = vec2(uintBitsToFloat(factors.x), uintBitsToFloat(factors.y));
+    const uvec4 whole = UNITS[at + 16u];
+    r.d = vec2(uintBitsToFloat(whole.x), uintBitsToFloat(whole.y));
 #endif
 #ifdef BYTES
     const uint d0 = UNITS[at + 8u][g >> 1], d1 = UNITS[at + 9u][g >> 1];
@@ -188,8 +188,8 @@ vec4 product(Raw raw, uint at, uint t) {
         MMA(D, two_codes(v0.y, 8u), two_codes(v0.y, 12u), two_codes(v1.y, 8u), two_codes(v1.y, 12u), k + 48u)
         ADD(sum, e0.w, e1.w, D)
     }
-    const vec2 factor = raw.d * (UNIT * SCALE_UNIT);
-    return sum * vec4(factor.x, factor.x, factor.y, factor.y);
+    const vec2 whole = raw.d * (UNIT * SCALE_UNIT);
+    return sum * vec4(whole.x, whole.x, whole.y, whole.y);
 }
 #else
 // Scales 2 p and 2 p + 1 of a row.

@@ -4,7 +4,7 @@
 //   x        Int16Block rows for strips, f32 rows for plain weights, in
 //   y        [n_row][ld_y] f32, out, or in and out to accumulate
 //
-// Formula y[c][r] = sum over k of x[c][k] w[r][k], where w has the matrix's factor (Matrix::scale) in it
+// Formula y[c][r] = sum over k of x[c][k] w[r][k], where w has the matrix scale (Matrix::scale) in it
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x), or one of int16.
 // Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.

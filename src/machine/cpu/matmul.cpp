@@ -116,17 +116,17 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
 
 namespace matmul_impl {
 
-/// errors    bad_argument: the type's kernels know no factor, or there are not as many as slices.
+/// errors    bad_argument: the type's kernels know no matrix scale, or there are not as many as slices.
 Status check_scale(const MatrixShape& s) {
     const size_t n = s.scale.size();
     if (n != 0 && s.type != Type::nvfp4)
-        return fail(Code::bad_argument, "a factor of a matrix in ", type_info(s.type).name, ", expected one in NVFP4");
+        return fail(Code::bad_argument, "a matrix scale for ", type_info(s.type).name, ", expected NVFP4");
     if (n > 1 && n != s.n_slice)
-        return fail(Code::bad_argument, n, " factors of ", s.n_slice, " matrices, expected one each");
+        return fail(Code::bad_argument, n, " matrix scales for ", s.n_slice, " matrices, expected one each");
     return {};
 }
 
-/// The factors of the slices: in the view where all have the same.
+/// The scales of the slices: in the view where all have the same.
 void put_scales(const MatrixShape& s, Matrix* view, std::vector<float>* of_slices) {
     if (s.scale.empty()) return;
     view->scale = s.scale[0];

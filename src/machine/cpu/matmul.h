@@ -81,7 +81,8 @@ uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool 
 /// pool      shares the work; null: the calling thread alone.
 /// ids       [d_out] which rows of a table of one slice to take, with keep == false; null: all of `rows`, in order.
 /// out       a matrix of as many bytes is written over, and nothing is taken.
-/// errors    bad_argument (an impossible shape, or factors of another type or number), unsupported (type),
+/// errors    bad_argument (an impossible shape, or matrix scales for another type or of another number), unsupported
+/// (type),
 ///           out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
 Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
@@ -93,7 +94,7 @@ Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const st
 /// errors    bad_file: another number of bytes.
 Status map_matrix(const CpuKernels& kernels, const MatrixShape& shape, Span<const std::byte> packed, PackedMatrix* out);
 
-/// Row `row` as floats [d_in], bit for bit decode_row's values times the matrix's factor.
+/// Row `row` as floats [d_in], bit for bit decode_row's values times the matrix scale.
 void unpack_row(const Matrix& w, uint32_t row, float* to);
 
 /// Bytes that n_row quantised rows of d_in need; 64-aligned storage is best. d_in a multiple of 32.

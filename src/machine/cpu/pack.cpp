@@ -304,8 +304,9 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
                    : f.code == CodeForm::byte ? static_cast<int8_t>(c)
                                               : static_cast<int16_t>(c - f.offset);
         }
-        // As in decode_row, every product before the matrix's factor is exact in float32 (11 bits of an f16, 8 of a
-        // scale, 5 of a code), so that no order and no fused multiply-add can change a bit. The factor rounds once.
+        // As in decode_row, every product before the matrix scale is exact in float32 (11 bits of an f16, 8 of a
+        // scale, 5 of a code), so that no order and no fused multiply-add can change a bit. The matrix scale rounds
+        // once.
         for (uint32_t i = 0; i < 32; ++i) {
             const uint32_t g = i / (32u / f.n_group);
             float scale = d, min = d_min;

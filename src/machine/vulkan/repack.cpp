@@ -239,7 +239,7 @@ void pack_mxfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
-/// scale: factor of all weights of the row's half of the tile.
+/// scale: the matrix scale of the row's half of the tile.
 void pack_nvfp4(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, float scale) {
     std::memcpy(tile + 256 + 4 * (r >> 3), &scale, 4);
     for (uint32_t b = 0; b < n; b++, in += 36) {
