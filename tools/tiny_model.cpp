@@ -16,6 +16,7 @@ const char kUsage[] =
     "usage: tiny_model [options] FILE\n"
     "  --family NAME      qwen35, qwen35moe, qwen3next, step35 (qwen35)\n"
     "  --type NAME        f32, f16, bf16, q8_0, q4_k, ... of the matrices (f16)\n"
+    "  --scales NAME      of whole matrices, with --type nvfp4: none, separate, or applied and written as F32 (none)\n"
     "  --seed N           (1)\n"
     "  --layers N         trunk layers (4)\n"
     "  --scale X          of the logits; larger is more decided (1)\n"
@@ -78,6 +79,13 @@ int main(int n_arg, char** args) {
                     known = true;
                 }
             }
+        } else if (a == "--scales") {
+            const char* const names[] = {"none", "separate", "applied"};
+            for (int s = 0; s < 3; ++s)
+                if (v == names[s]) {
+                    o.scales = static_cast<test::TinyOptions::Scales>(s);
+                    known = true;
+                }
         } else if (a == "--packaging") {
             const char* const names[] = {"whole", "trunk", "mtp", "mtp-bare"};  // in the order of Packaging
             for (int k = 0; k < 4; ++k)
