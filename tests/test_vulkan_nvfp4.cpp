@@ -6,6 +6,8 @@
 #include "largest.h"
 #include "vulkan_model.h"
 
+#ifndef AUSPEX_NO_VULKAN
+
 using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
@@ -75,3 +77,4 @@ TEST_CASE("back-end equivalence: matrices of NVFP4 with scales of their own give
                             chosen.size()) <= kBound);
         }
 }
+#endif  // AUSPEX_NO_VULKAN
