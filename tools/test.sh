@@ -103,8 +103,8 @@ if [ -z "${VK_ICD_FILENAMES:-}" ] && [ "${AUSPEX_REQUIRE_GPU:-0}" = 0 ]; then
     export VK_ICD_FILENAMES=${software[0]} VK_DRIVER_FILES=${software[0]}
 fi
 validation="VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation"
-if grep -q '"api_version": *"1\.[4-9]' /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json; then
-    validation+=";VK_LAYER_VALIDATE_SYNC=1"  # and warns of the older name, which a test counts as a failure
+if grep -qs '"api_version": *"1\.[4-9]' /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json; then
+    validation+=";VK_LAYER_VALIDATE_SYNC=1"  # for the older name it has a warning, which fails a test
 else
     validation+=";VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
 fi

@@ -80,12 +80,9 @@ int main(int n_arg, char** args) {
                 }
             }
         } else if (a == "--scales") {
-            const char* const names[] = {"none", "separate", "applied"};
-            for (int s = 0; s < 3; ++s)
-                if (v == names[s]) {
-                    o.scales = static_cast<test::TinyOptions::Scales>(s);
-                    known = true;
-                }
+            const char* const names[] = {"none", "separate", "applied"};  // in the order of Scales
+            for (int k = 0; k < 3; ++k)
+                if (v == names[k]) o.scales = static_cast<test::TinyOptions::Scales>(k), known = true;
         } else if (a == "--packaging") {
             const char* const names[] = {"whole", "trunk", "mtp", "mtp-bare"};  // in the order of Packaging
             for (int k = 0; k < 4; ++k)

@@ -230,12 +230,8 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     AUSPEX_TRY(draft_table(plan).get(table));
     const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     AUSPEX_TRY(check_draft_head(plan, options_, rows, ids));
-    const Slot& s = plan.slot(table);
-    MatrixShape shape;
-    shape.type = s.type;
+    MatrixShape shape = cpu_impl::shape_of(plan.slot(table));
     shape.d_out = static_cast<uint32_t>(ids.size());
-    shape.d_in = static_cast<uint32_t>(s.width());
-    shape.scale = s.scale;
     return pack_matrix(*model_->kernels, shape, rows, false, model_->allocator, model_->pool.get(), &draft_head_,
                        ids.data());
 }

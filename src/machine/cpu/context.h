@@ -13,6 +13,11 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+namespace cpu_impl {
+/// Of a weight: a matrix, or a stack of them.
+MatrixShape shape_of(const Slot& s);
+}  // namespace cpu_impl
+
 class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
   public:
     const Plan* plan = nullptr;

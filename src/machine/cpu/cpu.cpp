@@ -77,10 +77,6 @@ MatrixShape shape_of(const Slot& s) {
     return m;
 }
 
-}  // namespace cpu_impl
-
-namespace cpu_impl {
-
 /// What a file of packed weights must agree in: the layout of strips, the shapes of all matrices, the model's files,
 /// and samples of every matrix.
 uint64_t packed_key(const Plan& plan, const std::vector<Use>& use, const Weights& weights, const CpuKernels& kernels) {

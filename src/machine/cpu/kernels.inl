@@ -20,7 +20,7 @@
 //   kMaxRow, kMaxFloatColumn activation rows of one pass over a strip, over plain float rows
 //   StripFloats, StripInts   kLane floats or int32, one for each row; mul, fma, fnma as above
 //   strip_splat, strip_f16(p), strip_i8(p), strip_fp4_scale(p), strip_store(y, n, a, accumulate), to_floats
-//   strip_e4m3(p)            codes of e4m3_code() as 2^-8 times their numbers: shifted by 7, a code is such a half
+//   strip_e4m3(p)            2^-8 times the numbers of kLane codes of e4m3_code(): a code shifted by 7 is that half
 //   int_splat, int_add, int_shift<n>
 //   Bytes                    4 kLane codes, four for each row; load_bytes, byte_and, byte_or, byte_shift<n> (left;
 //                            bits that cross a byte are garbage), low_nibbles, high_nibbles

@@ -19,7 +19,7 @@ struct StripJob {
     const Int16Block* x[kMaxRow] = {};  ///< as many as the kernel takes
     float* y = nullptr;                 ///< [rows of x][ld_y], at the strip's first row
     size_t ld_y = 0;
-    float scale = 1;     ///< form.e4m3: of strip_e4m3()
+    float scale = 1;     ///< form.e4m3: what strip_e4m3() is multiplied by, 2^7 times the matrix scale
     uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
     bool hints = false;  ///< the strip comes from memory: later passes find it in a cache
