@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from chat_templates import ELEMENTS, with_template
 from test_cli import DEMO, REPO
@@ -131,6 +132,23 @@ class Server:
         text = self.log.read().decode("utf-8", "replace")
         self.log.close()
         return code, text
+
+
+def serve_with(test, code, name, *options):
+    """A server with this code in place of the system's, and the path that the code finds in the variable `name`."""
+    with open(SERVER, "rb") as f:
+        if b"AddressSanitizer" in f.read():
+            test.skipTest("sanitizers must be loaded before all other libraries")
+    folder = tempfile.TemporaryDirectory()
+    test.addCleanup(folder.cleanup)
+    source, library, path = (os.path.join(folder.name, part) for part in ("code.c", "code.so", "file"))
+    with open(source, "w") as f:
+        f.write(code)
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True, timeout=60)
+    with mock.patch.dict(os.environ, {"LD_PRELOAD": library, name: path}):
+        server = Server(*options)
+    test.addCleanup(server.process.kill)  # where the test fails
+    return server, path
 
 
 def tool_model():

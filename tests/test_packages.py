@@ -198,11 +198,17 @@ message("found: ${{auspex_volk_refused}}${{auspex_vulkan_headers}}")
     def test_the_server_is_left_out_where_it_cannot_be_compiled(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        said = self.check("cmake", "-S", REPO, "-B", folder, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_BENCH=OFF",
-                          "-DAUSPEX_HAS_EVENTFD=OFF")
-        self.assertIn("auspex-server and `auspex serve` need Linux and are left out", said)
-        with open(os.path.join(folder, "build.ninja"), encoding="utf-8") as f:
-            self.assertFalse("auspex-server" in f.read())
+        with open(os.path.join(folder, "httplib.h"), "w", encoding="ascii") as f:
+            f.write("namespace httplib { class Server {}; }\n")  # has little in common with the versions that fit
+        for option, words in ((f"-DAUSPEX_HTTPLIB={folder}", f"cpp-httplib in {folder} with the library"),
+                              ("-DAUSPEX_STATIC=ON", "libcpp-httplib.so is no static library")):
+            build = tempfile.mkdtemp(dir=folder)
+            said = self.check("cmake", "-S", REPO, "-B", build, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_BENCH=OFF",
+                              "-DAUSPEX_SHARED=OFF", option)
+            self.assertIn(words, said)
+            self.assertIn("auspex-server and `auspex serve` are left out", said)
+            with open(os.path.join(build, "build.ninja"), encoding="utf-8") as f:
+                self.assertFalse("auspex-server" in f.read())
 
     @unittest.skipUnless(shutil.which("meson"), "needs meson")
     @unittest.skipUnless(shutil.which("x86_64-w64-mingw32-g++-posix"), "needs the compiler for Windows")

@@ -3,7 +3,7 @@
 The program is tests/demo_text.cpp. For ARM it is compiled from the single header, which also shows that this compiles
 there without a warning. On Windows the library is compiled once, for this program and for unit tests of numbers, files
 and threads, and the syntax of the header is checked. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and on Windows
-the program from the header, all unit tests, the command line and Vulkan.
+the program from the header, all unit tests, the command line, the server and Vulkan.
 """
 import glob
 import json
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -28,6 +29,22 @@ PROMPT = "2026-03-14 08:00 Pump-3"
 # A program that gets the Ctrl-C of its console, as does the one that started it, and ends later.
 INTERRUPTED = ("SetConsoleCtrlHandler([](DWORD) -> BOOL { return TRUE; }, TRUE); "
                "if (!GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0)) return 1; Sleep(1000); return 130;")
+# wine makes a Ctrl-C of an interrupt; by another signal a program of Windows cannot end itself.
+WINE_SCRIPT = """#!/bin/sh
+{wine} {program} "$@" <&0 &
+program=$!
+trap 'kill -INT $program' TERM INT
+wait $program
+code=$?
+while kill -0 $program 2>/dev/null; do
+    wait $program
+    code=$?
+done
+exit $code
+"""
+# What relies on nothing of Linux, and is no race of a thousand connections, with which wine is slow.
+SERVER_TESTS = ("server_anthropic", "server_constraint", "server_fields", "server_openai", "server_responses",
+                "server_slots", "server_stalls.Ending")
 TEXT = b" status=nominal temp=62C vibration=0.2 note: belt inspected, no further action\n202\n"  # 24 tokens
 
 
@@ -226,6 +243,52 @@ class Windows(Base):
                                             f"-DAUSPEX_TEST_FILES={files}"])
         return folder
 
+    @unittest.skipIf(DEEP, "AUSPEX_TEST_DEEP=1 compiles the server")
+    def test_what_the_server_has_of_windows_is_valid(self):
+        headers = self.headers("CLI", "nlohmann", "httplib.h")
+        with open(os.path.join(self.folder, "all.cpp"), "w", encoding="ascii") as file:
+            for name in ("sockets", "end_signal", "connection", "http", "main"):
+                file.write(f'#include "{name}.cpp"\n')
+        folders = ("examples/server", "examples/cli", "single_include")
+        self.check([MINGW, *WARNINGS, "-Wno-subobject-linkage", "-fsyntax-only", "-isystem", headers,
+                    f'-DAUSPEX_SOURCE_DIR="{REPO}"', *(f"-I{os.path.join(REPO, folder)}" for folder in folders),
+                    os.path.join(self.folder, "all.cpp")])
+
+    @unittest.skipUnless(DEEP, "runs with AUSPEX_TEST_DEEP=1")
+    def test_the_server_as_released(self):
+        build = os.path.join(REPO, "build", "windows")
+        self.build(build, "auspex", "auspex_server",
+                   options=["-DAUSPEX_SERVER=ON", f"-DAUSPEX_HTTPLIB={self.whole_httplib()}"])
+        script = os.path.join(self.folder, "auspex-server")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(WINE_SCRIPT.format(wine=WINE, program=os.path.join(build, "auspex-server.exe")))
+        os.chmod(script, 0o755)
+        done = run([WINE, os.path.join(build, "auspex.exe"), "serve", "--version"], **self.wine)
+        self.assertRegex(done.stdout, rb"^auspex-server \d")
+        done = subprocess.run([sys.executable, "-m", "unittest", *(f"test_{name}" for name in SERVER_TESTS)],
+                              cwd=os.path.join(REPO, "tests"), env={**os.environ, **self.wine, "AUSPEX_SERVER": script},
+                              stderr=subprocess.PIPE, timeout=2400, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr.decode(errors="replace")[-6000:])
+
+    def whole_httplib(self):
+        """The folder of cpp-httplib's header as its authors publish it: from Debian's source, which Debian splits."""
+        apt = os.path.join(self.folder, "apt")
+        os.makedirs(os.path.join(apt, "lists", "partial"))
+        sources = os.path.join(apt, "sources.list")
+        with open(sources, "w", encoding="utf-8") as file:
+            for line in run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+                             "Created-By: Packages"]).stdout.decode().splitlines():
+                file.write(f"deb-src {line}\n")
+        options = ("-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/dev/null",
+                   "-o", f"Dir::State::lists={apt}/lists", "-o", "APT::Sandbox::User=root")
+        for command in (("update",), ("source", "--download-only", "cpp-httplib")):
+            if subprocess.run(["apt-get", *options, *command], cwd=apt, capture_output=True, timeout=300,
+                              check=False).returncode != 0:
+                self.skipTest("the source of cpp-httplib cannot be had from this system's package archive")
+        archive = glob.glob(os.path.join(apt, "*.orig.tar.*"))[0]
+        shutil.unpack_archive(archive, apt)
+        return os.path.dirname(glob.glob(os.path.join(apt, "*", "httplib.h"))[0])
+
     @unittest.skipIf(DEEP, "AUSPEX_TEST_DEEP=1 runs all of them, as they are released")
     def test_the_unit_tests_of_numbers_files_and_threads(self):
         # What is left out computes with the kernels that the others use, on models that take longest to make.
@@ -264,7 +327,11 @@ class Windows(Base):
         refused(b"are the same file", *text, "--session", here + "\\new", "--trace", here + "\\NEW")
         done = run([WINE, program, "run", "-m", DEMO], stdin=subprocess.DEVNULL, **self.wine)
         self.assertIn(b"the prompt is empty", done.stderr)  # NUL is read: it is no terminal
-        refused(b"which needs Linux", "serve")
+        folder = os.path.join(self.folder, "alone")
+        os.makedirs(folder)
+        done = run([WINE, shutil.copy(program, folder), "serve"], **self.wine)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"build the target auspex_server, which needs cpp-httplib", done.stderr)
 
         # Stand-ins for auspex-bench.
         folder = os.path.join(self.folder, "programs")

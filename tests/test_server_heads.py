@@ -2,16 +2,12 @@
 told. See server_rig.py."""
 import gzip
 import json
-import os
 import signal
 import socket
-import subprocess
-import tempfile
 import unittest
 import zlib
-from unittest import mock
 
-from server_rig import SERVER, BaseServer, Server
+from server_rig import BaseServer, Server, serve_with
 
 LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -174,18 +170,7 @@ class Bodies(unittest.TestCase):
         self.assertIn(b"the server is stopping", answer)
 
     def test_one_that_is_late_is_refused_while_its_bytes_come(self):
-        with open(SERVER, "rb") as f:
-            if b"AddressSanitizer" in f.read():
-                self.skipTest("sanitizers must be loaded before all other libraries")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        source, library, later = (os.path.join(folder.name, name) for name in ("later.c", "later.so", "later"))
-        with open(source, "w") as f:
-            f.write(LATER_CLOCK)
-        subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True, timeout=60)
-        with mock.patch.dict(os.environ, {"LD_PRELOAD": library, "LATER": later}):
-            server = Server("--ctx", 256)
-        self.addCleanup(server.process.kill)  # where the test fails
+        server, later = serve_with(self, LATER_CLOCK, "LATER", "--ctx", 256)
         body = json.dumps({"content": "a", "user": "x" * (4 << 20)}).encode()
         s = self.begin(server, len(body))
         with open(later, "w"):

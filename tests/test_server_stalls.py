@@ -1,19 +1,16 @@
 """The server beside clients that are slow, send much or take nothing, and how it ends. See server_rig.py."""
 import errno
-import json
 import os
 import resource
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 import unittest
-from unittest import mock
 
-from server_rig import SERVER, Server
+from server_rig import SERVER, Server, serve_with
 
 #: accept() fails once with the number in the file that FAIL_ONCE names.
 FAIL_ONCE = r"""
@@ -40,6 +37,22 @@ int accept(int fd, struct sockaddr* from, socklen_t* n) {
 int accept4(int fd, struct sockaddr* from, socklen_t* n, int flags) {
     return fails() ? -1
                    : ((int (*)(int, struct sockaddr*, socklen_t*, int))dlsym(RTLD_NEXT, "accept4"))(fd, from, n, flags);
+}
+"""
+
+
+#: No thread starts while there is a file with the name in NO_THREADS.
+NO_THREADS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+int pthread_create(pthread_t* thread, const pthread_attr_t* with, void* (*start)(void*), void* argument) {
+    if (access(getenv("NO_THREADS"), F_OK) == 0) return EAGAIN;
+    return ((int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*))dlsym(RTLD_NEXT, "pthread_create"))(
+        thread, with, start, argument);
 }
 """
 
@@ -193,18 +206,7 @@ class SlowClients(unittest.TestCase):
 @unittest.skipUnless(shutil.which("gcc"), "needs gcc")
 class Accepting(unittest.TestCase):
     def setUp(self):
-        with open(SERVER, "rb") as f:
-            if b"AddressSanitizer" in f.read():
-                self.skipTest("sanitizers must be loaded before all other libraries")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        source, library, self.path = (os.path.join(folder.name, name) for name in ("fail.c", "fail.so", "fail"))
-        with open(source, "w") as f:
-            f.write(FAIL_ONCE)
-        subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True, timeout=60)
-        with mock.patch.dict(os.environ, {"LD_PRELOAD": library, "FAIL_ONCE": self.path}):
-            self.server = Server("--ctx", 2048, "--temp", 2, "--draft", "off")
-        self.addCleanup(self.server.process.kill)  # where a test fails
+        self.server, self.path = serve_with(self, FAIL_ONCE, "FAIL_ONCE", "--ctx", 2048, "--temp", 2, "--draft", "off")
 
     def fail_once(self, number):
         with open(self.path + ".new", "w") as f:
@@ -234,6 +236,22 @@ class Accepting(unittest.TestCase):
         code, log = self.server.stop()
         self.assertEqual(code, 1, log)
         self.assertIn("no connection can be accepted any more: Bad file descriptor", log)
+
+
+@unittest.skipUnless(shutil.which("gcc"), "needs gcc")
+class Threads(unittest.TestCase):
+    def test_an_idle_connection_makes_room_where_the_system_has_no_thread_left(self):
+        """A client waited until an idle connection ended by itself."""
+        server, path = serve_with(self, NO_THREADS, "NO_THREADS", "--ctx", 256)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as idle:
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b"200 OK", idle.recv(4096))
+            with open(path, "w"):
+                pass
+            self.assertEqual(server.get("/health", timeout=20).status, 200)
+            self.assertEqual(idle.recv(4096), b"")
+        os.remove(path)
+        self.assertEqual(server.stop()[0], 0)
 
 
 class Ending(unittest.TestCase):

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments = cli::utf8_arguments(argc, argv);
     const std::string command = arguments.size() > 1 ? arguments[1] : "";
     if (command == "bench") return run_beside("auspex-bench", "auspex_bench", arguments);
-    if (command == "serve") return run_beside("auspex-server", "auspex_server, which needs Linux", arguments);
+    if (command == "serve") return run_beside("auspex-server", "auspex_server, which needs cpp-httplib", arguments);
     CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
                  "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);

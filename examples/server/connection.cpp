@@ -1,45 +1,23 @@
 #include "connection.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 namespace server {
 
-namespace {
-
-/// Milliseconds until `deadline`, at least 0.
-int until(std::chrono::steady_clock::time_point deadline) {
-    const auto left = deadline - std::chrono::steady_clock::now();
-    return static_cast<int>(std::max<long long>(0, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
-}
-
-/// poll() that a signal does not end early. Returns its result.
-int poll_until(pollfd* fds, nfds_t n, std::chrono::steady_clock::time_point deadline) {
-    for (;;) {
-        const int ready = ::poll(fds, n, until(deadline));
-        if (ready >= 0 || errno != EINTR) return ready;
-    }
-}
-
-}  // namespace
-
 Connection::~Connection() {
     // Closing with unread bytes would reset the connection, and the client might lose the answer: read some of them.
-    ::shutdown(fd_, SHUT_WR);
+    end_sending(socket_);
     const auto deadline = Clock::now() + std::chrono::milliseconds(500);
     for (size_t n = 0; n < (size_t{8} << 20);) {
-        pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+        pollfd fds[2] = {{socket_, POLLIN, 0}, {stop_.socket(), POLLIN, 0}};
         if (poll_until(fds, 2, deadline) <= 0 || fds[0].revents == 0) break;
-        const ssize_t got = ::recv(fd_, buffer_, sizeof buffer_, 0);
-        if (got <= 0) break;
-        n += static_cast<size_t>(got);
+        const long got = server::receive(socket_, buffer_, sizeof buffer_);
+        if (got == 0) break;
+        if (got > 0) n += static_cast<size_t>(got);
     }
-    ::close(fd_);
+    close_socket(socket_);
 }
 
 bool Connection::wait_for_request() {
@@ -61,17 +39,11 @@ bool Connection::wait_for_request() {
 /// False if none come in time, or the connection is to make room for another.
 bool Connection::wait_for_bytes(Clock::time_point deadline) {
     for (;;) {
-        pollfd fds[3] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}, {crowd_fd_, POLLIN, 0}};
+        pollfd fds[3] = {{socket_, POLLIN, 0}, {stop_.socket(), POLLIN, 0}, {crowd_.socket(), POLLIN, 0}};
         if (poll_until(fds, 3, deadline) <= 0 || fds[1].revents != 0) return false;
         if (fds[0].revents != 0) return true;
-        if (makes_room()) return false;
+        if (crowd_.take()) return false;  // the first one to ask makes room
     }
-}
-
-/// True if another connection waits for the thread of this one. One connection makes room for it, the first to ask.
-bool Connection::makes_room() const {
-    uint64_t one = 0;
-    return ::read(crowd_fd_, &one, sizeof one) > 0;
 }
 
 void Connection::end_head(bool chunked, bool interim) {
@@ -103,10 +75,10 @@ bool Connection::read_head() {
 /// True if bytes can be read, or the end was reached, within the limits of the request.
 bool Connection::readable() {
     if (at_ < end_) return true;
-    pollfd fds[2] = {{fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    pollfd fds[2] = {{socket_, POLLIN, 0}, {stop_.socket(), POLLIN, 0}};
     const auto now = Clock::now(), pause = now + std::chrono::seconds(options_.head_seconds);
     // Past the deadline also where bytes are at hand: a body or what follows its chunks may go on for ever.
-    const bool late = now >= deadline_ || (!in_head_ && now > gives_way_ && makes_room());
+    const bool late = now >= deadline_ || (!in_head_ && now > gives_way_ && crowd_.take());
     const int ready = late ? 0 : poll_until(fds, 2, in_head_ ? deadline_ : std::min(deadline_, pause));
     if (ready == 0) refusal_ = too_slow();
     if (ready > 0 && fds[0].revents == 0) refusal_ = {503, "the server is stopping"};
@@ -121,10 +93,13 @@ ReadRefusal Connection::too_slow() const {
 }
 
 bool Connection::fill() {
-    if (!readable()) return false;
-    const ssize_t got = ::recv(fd_, buffer_, sizeof buffer_, 0);
-    at_ = 0;
-    end_ = got > 0 ? static_cast<size_t>(got) : 0;
+    at_ = end_ = 0;
+    long got = -1;
+    while (got < 0) {
+        if (!readable()) return false;
+        got = server::receive(socket_, buffer_, sizeof buffer_);
+    }
+    end_ = static_cast<size_t>(got);
     return got > 0;
 }
 
@@ -189,10 +164,10 @@ bool Connection::next_chunk() {
 
 long Connection::write(const char* from, size_t n) {
     for (size_t done = 0; done < n;) {
-        const ssize_t sent = ::send(fd_, from + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent > 0) done += static_cast<size_t>(sent);
-        if (sent >= 0 || errno == EINTR) continue;
-        if ((errno != EAGAIN && errno != EWOULDBLOCK) || !writable()) return -1;
+        const long sent = send(socket_, from + done, n - done);
+        if (sent < 0) peer_ = Peer::gone;
+        if (sent < 0 || (sent == 0 && !writable())) return -1;
+        done += static_cast<size_t>(sent);
     }
     return static_cast<long>(n);
 }
@@ -200,7 +175,7 @@ long Connection::write(const char* from, size_t n) {
 /// Waits until the client takes more; not for long if the server stops meanwhile.
 bool Connection::writable() {
     for (;;) {
-        pollfd fds[2] = {{fd_, POLLOUT, 0}, {stop_fd_, POLLIN, 0}};
+        pollfd fds[2] = {{socket_, POLLOUT, 0}, {stop_.socket(), POLLIN, 0}};
         const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : kWriteSeconds);
         if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0) return false;
         stopping_ = stopping_ || fds[1].revents != 0;  // a client that takes nothing must not keep the server
@@ -208,14 +183,10 @@ bool Connection::writable() {
     }
 }
 
-bool Connection::gone() const {
-    pollfd fd = {fd_, 0, 0};
-    return ::poll(&fd, 1, 0) > 0;
-}
-
-bool Connection::half_closed() const {
-    pollfd fd = {fd_, POLLRDHUP, 0};  // also while bytes that the client sent before are unread
-    return ::poll(&fd, 1, 0) > 0;
+/// Once it is gone it stays so, whatever the system says later.
+Peer Connection::peer() {
+    if (peer_ != Peer::gone) peer_ = peer_of(socket_);
+    return peer_;
 }
 
 bool Connection::awaited() {

@@ -5,23 +5,22 @@
 // Thread  one: the connection's own.
 // Tests   tests/test_server_http.py, tests/test_server_stalls.py
 #pragma once
-#include <poll.h>
-
 #include <chrono>
 #include <string>
 #include <string_view>
 
 #include "head_lines.h"
 #include "http.h"
+#include "sockets.h"
 
 namespace server {
 
 class Connection {
   public:
-    /// stop_fd   becomes readable when the server stops.
-    /// crowd_fd  an eventfd, of which an idle connection takes one to make room for another.
-    Connection(int fd, int stop_fd, int crowd_fd, const HttpOptions& options)
-        : fd_(fd), stop_fd_(stop_fd), crowd_fd_(crowd_fd), options_(options) {}
+    /// stop   is set when the server stops.
+    /// crowd  of which an idle connection takes one to make room for another.
+    Connection(Socket socket, const Event& stop, const Event& crowd, const HttpOptions& options)
+        : socket_(socket), stop_(stop), crowd_(crowd), options_(options) {}
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -42,9 +41,9 @@ class Connection {
     /// All of it, or -1.
     long write(const char* from, size_t n);
     /// The client has closed the connection, or it is broken.
-    bool gone() const;
+    bool gone() { return peer() == Peer::gone; }
     /// The client sends nothing more. Only bytes sent to it show whether it has left: then gone() becomes true.
-    bool half_closed() const;
+    bool half_closed() { return peer() != Peer::open; }
     /// Whether the client still waits for its answer, of which nothing was written yet. One that sends nothing more is
     /// sent "100 Continue", which clients skip, to find out.
     bool awaited();
@@ -52,7 +51,7 @@ class Connection {
     const ReadRefusal& refusal() const { return refusal_; }
     bool in_head() const { return in_head_; }
     bool chunked() const { return chunked_; }
-    int fd() const { return fd_; }
+    Socket socket() const { return socket_; }
 
     bool closing = false;  ///< no further request is read
     std::string encoding;  ///< of the body, in lower case
@@ -61,7 +60,7 @@ class Connection {
   private:
     using Clock = std::chrono::steady_clock;
     bool wait_for_bytes(Clock::time_point deadline);
-    bool makes_room() const;
+    Peer peer();
     bool readable();
     bool fill();
     long receive(char* to, size_t n);
@@ -70,8 +69,10 @@ class Connection {
     bool next_chunk();
     bool writable();
 
-    int fd_, stop_fd_, crowd_fd_;
+    const Socket socket_;
+    const Event &stop_, &crowd_;
     const HttpOptions& options_;
+    Peer peer_ = Peer::open;
     char buffer_[16384];
     size_t at_ = 0, end_ = 0;
     bool first_ = true;  ///< no request was read yet

@@ -1,15 +1,10 @@
 #include "http.h"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
+#include <list>
 #include <mutex>
 #include <new>
 #include <sstream>
@@ -31,70 +26,72 @@ constexpr double kAcceptNoteSeconds = 60;  ///< at least, between two notes abou
 /// The connection that this thread serves: cpp-httplib does not give it to the handlers.
 thread_local Connection* t_connection = nullptr;
 
-void add_one(int event_fd) {
-    const uint64_t one = 1;
-    while (::write(event_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-}
-
-void take_all(int event_fd) {
-    uint64_t one = 0;
-    while (::read(event_fd, &one, sizeof one) > 0) {
-    }
-}
-
 /// A thread for each connection: one that streams holds its thread for minutes, and must not keep others waiting.
-/// Where all are taken an idle connection ends for one that waits; crowd_fd counts these.
+/// Where all are taken an idle connection ends for one that waits; `crowd` counts these.
 class Threads {
   public:
-    explicit Threads(int crowd_fd) : crowd_fd_(crowd_fd) {}
+    explicit Threads(const Event& crowd) : crowd_(crowd) {}
+    /// thread    one
     void add(std::function<void()> task) {
         std::unique_lock<std::mutex> lock(mutex_);
         waiting_.push_back(std::move(task));
-        if (n_live_ >= kMaxThreads) return add_one(crowd_fd_);
-        ++n_live_;
-        lock.unlock();
+        if (live_.size() >= kMaxThreads) return crowd_.add();
+        const Place place = live_.emplace(live_.end());
         try {
-            std::thread([this] { work(); }).detach();
+            *place = std::thread([this, place] { work(place); });
         } catch (const std::system_error&) {  // the system has no thread left: another one takes it, or this one
-            lock.lock();
-            const bool alone = --n_live_ == 0;
-            if (alone) ++n_live_;
-            lock.unlock();
-            if (alone) work();
+            live_.erase(place);
+            if (live_.empty())
+                take_tasks(lock);
+            else
+                crowd_.add();
         }
     }
     /// An idle connection ends for one that cannot be accepted. A request of this kind is withdrawn once one was.
     void ask_for_room() {
-        pollfd asked = {crowd_fd_, POLLIN, 0};
-        if (::poll(&asked, 1, 0) == 0) add_one(crowd_fd_);
+        if (!crowd_.is_set()) crowd_.add();
     }
     /// Returns once all have ended.
     void wait() {
         std::unique_lock<std::mutex> lock(mutex_);
-        done_.wait(lock, [this] { return n_live_ == 0; });
+        done_.wait(lock, [this] { return live_.empty(); });
+        lock.unlock();
+        if (ended_.joinable()) ended_.join();
     }
 
   private:
-    void work() {
+    using Place = std::list<std::thread>::iterator;
+
+    /// One that ends waits for the one that ended before it, so that at most one is left over. A thread of MinGW that
+    /// is detached may share what is its own with the next one.
+    void work(Place place) {
         std::unique_lock<std::mutex> lock(mutex_);
+        take_tasks(lock);
+        std::thread before = std::exchange(ended_, std::move(*place));
+        live_.erase(place);
+        done_.notify_all();
+        lock.unlock();  // after it this object may be gone
+        if (before.joinable()) before.join();
+    }
+
+    void take_tasks(std::unique_lock<std::mutex>& lock) {
         while (!waiting_.empty()) {
             const std::function<void()> task = std::move(waiting_.front());
             waiting_.pop_front();
-            if (waiting_.empty()) take_all(crowd_fd_);  // no connection has to make room any more
+            while (waiting_.empty() && crowd_.take()) {  // no connection has to make room any more
+            }
             lock.unlock();
             task();
             lock.lock();
         }
-        --n_live_;
-        done_.notify_all();  // under the lock: after it this object may be gone
     }
 
-    const int crowd_fd_;
+    const Event& crowd_;
     std::mutex mutex_;
     std::condition_variable done_;
     std::deque<std::function<void()>> waiting_;
-    size_t n_live_ = 0;
+    std::list<std::thread> live_;
+    std::thread ended_;
 };
 
 class SinkStream final : public AnswerStream {
@@ -141,20 +138,19 @@ struct HttpServer::Impl final : HttplibServer {
     HttpOptions options;
     HttpServer::Handler check, handle;
     HttpServer::Refusal error;
-    const int stop_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    const int crowd_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
-    int listen_fd = -1;
-    Threads threads{crowd_fd};
+    Event stop, crowd;
+    Socket listening = kNoSocket;
+    Threads threads{crowd};
     std::atomic<int> n_answering{0};  ///< requests whose head was read and whose answer is not complete
     std::atomic<size_t> n_bodies{0};  ///< bytes of the bodies that are held
 
     /// The socket that cpp-httplib has bound, made ready for take_connections().
     void begin_listening() {
-        listen_fd = svr_sock_;
-        ::fcntl(listen_fd, F_SETFL, ::fcntl(listen_fd, F_GETFL) | O_NONBLOCK);
+        listening = svr_sock_;
+        prepare(listening);
         // cpp-httplib lets five connections wait, which a page or an agent exceeds; more time out before they are
         // accepted.
-        ::listen(listen_fd, SOMAXCONN);
+        ::listen(listening, SOMAXCONN);
     }
 
     /// cpp-httplib breaks off streams that still run.
@@ -163,34 +159,30 @@ struct HttpServer::Impl final : HttplibServer {
     /// Until the server stops. cpp-httplib's own loop would end with the first connection that cannot be accepted, as
     /// when the system has no descriptor or no memory left for it. errors: io_error: the socket cannot be used.
     Status take_connections() {
+        using Failure = Accepted::Failure;
         for (double next_note = 0;;) {
-            pollfd fds[2] = {{listen_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
-            ::poll(fds, 2, -1);
+            pollfd fds[2] = {{listening, POLLIN, 0}, {stop.socket(), POLLIN, 0}};
+            poll_for(fds, 2, -1);
             if (fds[1].revents != 0) return {};
-            const int fd = ::accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC);
-            if (fd >= 0) {
-                threads.add([this, fd] { process_and_close_socket(fd); });
-                continue;
-            }
-            const int error = errno;
-            if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ECONNABORTED) continue;
-            if (error == EBADF || error == EINVAL || error == ENOTSOCK)
-                return Status(cli::Code::io_error,
-                              std::string("no connection can be accepted any more: ") + std::strerror(error));
-            if (error == EMFILE || error == ENFILE) threads.ask_for_room();
+            const Accepted a = accept_one(listening);
+            if (a.failure == Failure::none) threads.add([this, s = a.socket] { process_and_close_socket(s); });
+            if (a.failure == Failure::none || a.failure == Failure::nobody_waits) continue;
+            if (a.failure == Failure::broken)
+                return Status(cli::Code::io_error, "no connection can be accepted any more: " + a.why);
+            if (a.failure == Failure::no_room) threads.ask_for_room();
             if (cli::now() >= next_note) {
-                cli::note(std::string("cannot accept a connection now, trying again: ") + std::strerror(error));
+                cli::note("cannot accept a connection now, trying again: " + a.why);
                 next_note = cli::now() + kAcceptNoteSeconds;
             }
-            ::poll(fds + 1, 1, kAcceptPauseMs);
+            poll_for(fds + 1, 1, kAcceptPauseMs);
         }
     }
 
     bool process_and_close_socket(socket_t fd) override {
-        Connection c(fd, stop_fd, crowd_fd, options);
+        Connection c(fd, stop, crowd, options);
         t_connection = &c;
         while (!c.closing && c.wait_for_request() && c.read_head()) {
-            RequestLineStream stream(c.head().first_line, c.fd(),
+            RequestLineStream stream(c.head().first_line, c.socket(),
                                      [&c](const char* from, size_t n) { return c.write(from, n); });
             c.closing = true;  // what follows a first line that is refused is no request
             const EndHead end_head = [&](httplib::Request& r) {
@@ -404,10 +396,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.handle = std::move(handle);
     s.error = std::move(error);
     s.set_tcp_nodelay(true);
-    s.set_socket_options([](socket_t fd) {  // its own would let a second server share the port
-        const int on = 1;
-        ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    });
+    s.set_socket_options([](socket_t fd) { keep_port_alone(fd); });  // its own would let a second server share it
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
     s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
         to.headers.erase("Accept-Ranges");  // cpp-httplib's, for HEAD
@@ -427,16 +416,13 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     });
 }
 
-HttpServer::~HttpServer() {
-    for (const int fd : {impl_->stop_fd, impl_->crowd_fd})
-        if (fd >= 0) ::close(fd);
-}
+HttpServer::~HttpServer() = default;
 
 Status HttpServer::bind(int* port) {
     const HttpOptions& o = impl_->options;
-    if (impl_->stop_fd < 0 || impl_->crowd_fd < 0)
-        return Status(cli::Code::io_error, "the system gives no event descriptor");
-    errno = 0;
+    if (!impl_->stop.is_open() || !impl_->crowd.is_open())
+        return Status(cli::Code::io_error, "the system gives no descriptor: " + socket_error());
+    forget_socket_error();
     *port = o.port;
     if (o.port == 0)
         *port = impl_->bind_to_any_port(o.host);
@@ -446,20 +432,21 @@ Status HttpServer::bind(int* port) {
         impl_->begin_listening();
         return {};
     }
+    const std::string why = socket_error();
     return Status(cli::Code::io_error, "cannot listen on " + o.host + ":" + std::to_string(o.port) + ": " +
-                                           (errno ? std::strerror(errno) : "the address is none of this host") +
+                                           (why.empty() ? "the address is none of this host" : why) +
                                            "; choose another --port or --host");
 }
 
 void HttpServer::listen(const std::function<void(const Status&)>& failed) {
     const Status s = impl_->take_connections();
-    ::close(impl_->listen_fd);  // clients that come now are refused
+    close_socket(impl_->listening);  // clients that come now are refused
     if (!s.ok()) failed(s);
     impl_->threads.wait();
 }
 
 void HttpServer::stop() {
-    add_one(impl_->stop_fd);
+    impl_->stop.add();
     // Streams say something at their end.
     for (int i = 0; i < 5000 && impl_->n_answering > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     impl_->end_streams();

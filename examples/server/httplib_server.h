@@ -2,11 +2,20 @@
 //
 // cmake/auspex_server.cmake compiles this file to see whether the server can be built.
 #pragma once
-#include <httplib.h>
-
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
+
+// MinGW's GCC before 16 frees what is thread_local before it runs its destructors, at the end of each thread (GCC bug
+// 80816). What cpp-httplib keeps so and the server reaches is constant: one for all threads is as good.
+#if defined(__MINGW32__) && !defined(__clang__) && __GNUC__ < 16
+#define thread_local static
+#include <httplib.h>
+#undef thread_local
+#else
+#include <httplib.h>
+#endif
 
 namespace server {
 
@@ -14,10 +23,10 @@ namespace server {
 /// here: versions disagree on both. No `override`: which functions are virtual depends on the version.
 class RequestLineStream final : public httplib::Stream {
   public:
-    /// fd     of the connection.
-    /// write  sends bytes to the client; -1 if that failed.
-    RequestLineStream(const std::string& line, int fd, std::function<long(const char*, size_t)> write)
-        : text_(line + "\r\n\r\n"), fd_(fd), write_(std::move(write)) {}
+    /// socket  of the connection.
+    /// write   sends bytes to the client; -1 if that failed.
+    RequestLineStream(const std::string& line, socket_t socket, std::function<long(const char*, size_t)> write)
+        : text_(line + "\r\n\r\n"), socket_(socket), write_(std::move(write)) {}
     bool is_readable() const { return at_ < text_.size(); }
     bool is_writable() const { return true; }
     bool wait_readable() const { return is_readable(); }
@@ -31,11 +40,11 @@ class RequestLineStream final : public httplib::Stream {
     ssize_t write(const char* from, size_t n) { return write_(from, n); }
     void get_remote_ip_and_port(std::string&, int&) const {}
     void get_local_ip_and_port(std::string&, int&) const {}
-    socket_t socket() const { return fd_; }
+    socket_t socket() const { return socket_; }
 
   private:
     const std::string text_;
-    const int fd_;
+    const socket_t socket_;
     const std::function<long(const char*, size_t)> write_;
     size_t at_ = 0;
 };

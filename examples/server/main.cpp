@@ -1,9 +1,4 @@
 // auspex-server: serves one model to clients of OpenAI's and Anthropic's protocols. docs/SERVER.md is its manual.
-#include <netdb.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -15,8 +10,10 @@
 #include <thread>
 
 #include "command.h"
+#include "end_signal.h"
 #include "platform.h"
 #include "router.h"
+#include "sockets.h"
 
 namespace {
 
@@ -100,11 +97,11 @@ Status read_origins(std::vector<std::string>* origins) {
 Status read_host(std::string* host) {
     if (host->size() > 2 && host->front() == '[' && host->back() == ']') *host = host->substr(1, host->size() - 2);
     addrinfo* found = nullptr;
-    const int error = getaddrinfo(host->c_str(), nullptr, nullptr, &found);
-    if (error == 0) freeaddrinfo(found);
+    const int error = ::getaddrinfo(host->c_str(), nullptr, nullptr, &found);
+    if (error == 0) ::freeaddrinfo(found);
     if (error == 0) return {};
     return Status(cli::Code::bad_argument, "--host " + *host + ": no address of this name was found (" +
-                                               gai_strerror(error) + "); give an address of this machine");
+                                               server::lookup_error(error) + "); give an address of this machine");
 }
 
 /// The first option whose number is outside its range.
@@ -174,38 +171,15 @@ void tell_ready(const server::Engine& engine, const std::string& alias, const st
               engine.device_name());
 }
 
-/// Each client takes a descriptor, and the usual limit of 1024 is meant for programs that use select().
-void raise_descriptor_limit() {
-    rlimit limit = {};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 8192);
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/// Loading ends where it notices an interrupt.
-void cancel_loading() {
-    sigset_t interrupt;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
-    raise(SIGINT);
-}
-
 /// For connections to end once the engine has: less than the 10 s after which Docker kills what it stops.
 constexpr std::chrono::seconds kClosingTime{8};
 
-/// Serves until SIGINT or SIGTERM. Both are blocked in every thread, and waited for here.
+/// Serves until it is ended.
 int serve(ServeOptions o) {
     Status s = check(&o);
     if (!s.ok()) return cli::report(s);
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGUSR1);  // the server cannot go on
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
+    server::EndSignal end;
+    server::prepare_process();
 
     server::Engine engine(o.engine);
     server::Service service(engine);
@@ -228,10 +202,10 @@ int serve(ServeOptions o) {
     if (!s.ok()) return cli::report(s);
     std::mutex mutex;
     Status failure;  // the first one, of the engine or the listener
-    const auto end_with = [&, waiting = pthread_self()](const Status& why) {
+    const auto end_with = [&](const Status& why) {
         const std::lock_guard<std::mutex> lock(mutex);
         if (failure.ok()) failure = why;
-        pthread_kill(waiting, SIGUSR1);
+        end.give();
     };
     std::thread listener([&] { http.listen(end_with); });
     engine.start([&](const Status& loaded) {
@@ -240,20 +214,17 @@ int serve(ServeOptions o) {
         else
             end_with(loaded);
     });
-    int received = 0;
-    while (sigwait(&signals, &received) != 0) {
-    }
-    if (received != SIGUSR1) cancel_loading();
+    const bool is_asked = end.wait();
     const Status stopped = engine.stop();
     int code = 0;
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        code = cli::report(received == SIGUSR1 ? failure : stopped);
+        code = cli::report(is_asked ? stopped : failure);
     }
     // The thread of a connection may compute for minutes, or write to a stderr that nobody reads.
     std::promise<void> closed;
     std::thread deadline([&] {
-        if (closed.get_future().wait_for(kClosingTime) != std::future_status::ready) std::_Exit(code);
+        if (closed.get_future().wait_for(kClosingTime) != std::future_status::ready) server::end_process(code);
     });
     http.stop();
     listener.join();
