@@ -70,7 +70,7 @@ class Threads {
         std::thread before = std::exchange(ended_, std::move(*place));
         live_.erase(place);
         done_.notify_all();
-        lock.unlock();  // after it this object may be gone
+        lock.unlock();
         if (before.joinable()) before.join();
     }
 
