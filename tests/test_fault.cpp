@@ -10,6 +10,9 @@
 #include <cstdlib>
 #include <new>
 
+#include "../src/engine/constraint.h"
+#include "../src/grammar/interface.h"
+#include "../src/grammar/matcher.h"
 #include "allocations.h"
 #include "session_file_rig.h"
 #include "thread_failure.h"
@@ -231,6 +234,104 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     });
     fail_in_turn("score", [&] { return session.score(prompt, [](size_t, Span<const float>) {}); });
     fail_in_turn("score_mtp", [&] { return session.score_mtp(prompt, 1, [](size_t, Span<const float>) {}); });
+}
+
+TEST_CASE("where an allocation fails, a matcher goes on with the masks that it has without it") {
+    using detail::Matcher;
+    const Model model = load_model(cpu_device(), repo_dir() + "/examples/models/auspex-demo.gguf");
+    const std::string object = R"({"type": "object", "additionalProperties": {"type": "string"}, "required": ["a", "b"],
+        "properties": {"a": {"type": "string", "pattern": "^[a-f]{2,9}$"}, "b": {"type": "array", "items": {
+        "type": "integer", "multipleOf": 3}}, "c": {"enum": ["one", "once", "other"]}}})";
+    const std::string braces = "root ::= \"(\" root \")\" | \"(\" root \"]\" | word+\nword ::= [a-z]+ \" \"";
+    const struct {
+        Result<Grammar> grammar;
+        const char* text;
+    } cases[] = {
+        {Grammar::from_json_schema(object), R"({"b": [3, 12, 27], "x": "a \"text\"", "c": "once", "a": "abcdef"})"},
+        {Grammar::from_gbnf(braces), "((((two words )))]"},
+        {Grammar::from_regex("( [a-z]+=([0-9.]{1,8}C?|[^ ]{1,40}))*"), " status=nominal temp=62C vibration=0.2"},
+        {Grammar::from_tools({R"({"name": "find", "parameters": )" + object + "}"}), "<tool_call>\n<function=find>\n"},
+    };
+    int n_failure = 0;
+    for (const auto& one : cases) {
+        CAPTURE(one.text);
+        REQUIRE_MESSAGE(one.grammar.ok(), one.grammar.status().message());
+        Constraint constraint;
+        REQUIRE(Constraint::create(model, one.grammar.value()).get(constraint).ok());
+        std::vector<Token> tokens;
+        REQUIRE(model.encode(one.text).get(tokens).ok());
+        for (const size_t limit : {size_t{48} << 20, size_t{1}}) {  // of memory; the second forgets at each step
+            std::unique_ptr<Matcher> plain, faulty;
+            for (std::unique_ptr<Matcher>* m : {&plain, &faulty}) {
+                REQUIRE(Matcher::create(one.grammar.value().impl()->rules, constraint.impl()->vocab).get(*m).ok());
+                (*m)->set_memory_limit(limit);
+            }
+            const auto fail_in_turn = [&](auto call) {
+                for (int64_t i = 0;; i += 1 + i / 16, ++n_failure) {
+                    allocations_until_fault = i;
+                    try {
+                        call();
+                        allocations_until_fault = kNever;
+                        return;
+                    } catch (const std::bad_alloc&) {
+                    }
+                }
+            };
+            std::vector<uint32_t> bits(plain->n_word()), expected(bits);
+            for (const Token id : tokens) {
+                plain->mask(expected);
+                fail_in_turn([&] { faulty->mask(bits); });
+                REQUIRE(bits == expected);
+                std::string forced;
+                fail_in_turn([&] { forced = faulty->forced(); });
+                CHECK(forced == plain->forced());
+                bool accepted = false;
+                fail_in_turn([&] { accepted = faulty->accept(id); });
+                REQUIRE(accepted == plain->accept(id));
+                REQUIRE(faulty->n_step() == plain->n_step());
+            }
+            faulty->rollback(tokens.size());
+            plain->rollback(tokens.size());
+            plain->mask(expected);
+            faulty->mask(bits);
+            CHECK(bits == expected);
+        }
+    }
+    CHECK(n_failure > 1000);
+}
+
+TEST_CASE("where an allocation fails in a cycle under a constraint, the text goes on as without it") {
+    const Model model = load_model(cpu_device(), repo_dir() + "/examples/models/auspex-demo.gguf");
+    std::vector<Token> prompt;
+    REQUIRE(model.encode("2026-03-14 08:00 Pump-3").get(prompt).ok());
+    SessionOptions options;
+    options.n_context = 128;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 3;
+    Grammar grammar;  // of the text that the model writes: a token that counts twice does not fit
+    const char kText[] = " status=nominal temp=[0-9]{2}C vibration=[0-9.]{1,20} note: [a-z ,]{0,4000}";
+    REQUIRE(Grammar::from_regex(kText).get(grammar).ok());
+    Session plain, session;
+    for (Session* s : {&plain, &session}) {
+        Sampling sampling;  // a constraint of its own, or one would know what the other has met
+        REQUIRE(Constraint::create(model, grammar).get(sampling.constraint).ok());
+        REQUIRE(Session::create(model, options).get(*s).ok());
+        REQUIRE(s->sync(prompt).ok());
+        int n_failure = 0;
+        while (s->history().size() < prompt.size() + 20) {
+            for (int64_t i = s == &plain ? kNever : 0;; i += 1 + i / 24, ++n_failure) {
+                allocations_until_fault = i;
+                const Status next = s->next(sampling).status();
+                allocations_until_fault = kNever;
+                if (next.ok()) break;
+                REQUIRE_MESSAGE(next.code == Code::out_of_memory, next.message());
+            }
+        }
+        CHECK((n_failure > 20) == (s == &session));
+        CHECK(s->stats().accepted[0] > 1);
+    }
+    const size_t n = std::min(plain.history().size(), session.history().size());
+    CHECK(std::equal(session.history().begin(), session.history().begin() + n, plain.history().begin()));
 }
 
 TEST_CASE("where the application's Allocator has no more, load and create return a Status and give everything back") {

@@ -34,6 +34,7 @@ void Automaton::Closure::add(ExprId e, uint32_t stack) {
 
 uint32_t Automaton::push(ExprId e, uint32_t stack) {
     if (e == kEmptyText) return stack;
+    make_room(links_);
     const auto found = link_index_.emplace(uint64_t{e} << 32 | stack, static_cast<uint32_t>(links_.size()));
     if (found.second) links_.push_back({e, stack, links_[stack].depth + 1});
     return found.first->second;
@@ -77,14 +78,14 @@ void Automaton::emit(Closure& c, const Reading& r) {
 /// Divides a choice: plain parts, of which there may be thousands, stay one expression.
 void Automaton::divide(Closure& c, const Reading& r) {
     ExprPool& pool = rules_.pool;
-    const auto found = plain_.emplace(r.expr, kNoMatch);
-    if (found.second) {
+    auto known = plain_.find(r.expr);
+    if (known == plain_.end()) {
         std::vector<ExprId> plain;
         for (const ExprId p : pool.parts(r.expr))
             if (pool[p].is_plain()) plain.push_back(p);
-        found.first->second = pool.choice(std::move(plain));
+        known = plain_.emplace(r.expr, pool.choice(std::move(plain))).first;
     }
-    c.add(found.first->second, r.stack);
+    c.add(known->second, r.stack);
     for (const ExprId p : pool.parts(r.expr))
         if (!pool[p].is_plain()) c.add(p, r.stack);
 }
@@ -155,6 +156,8 @@ StateId Automaton::intern(Closure& c) {
             std::equal(c.terminals.begin(), c.terminals.end(), at + s.n))
             return it->second;
     }
+    make_room(states_);
+    steps_.make_room();
     State s;
     s.at = static_cast<uint32_t>(pool_.size());
     s.n = static_cast<uint32_t>(c.readings.size());
@@ -247,15 +250,13 @@ size_t Automaton::memory() const {
 
 void Automaton::compact(std::vector<StateId>& keep) {
     Automaton next(base_);
-    next.rules_.written = std::move(rules_.written);
-    next.rules_.written_index = std::move(rules_.written_index);
-    next.rules_.written_bytes = rules_.written_bytes;
+    std::vector<StateId> kept(keep);
     const size_t n_base = base_->pool.size();
     std::unordered_map<ExprId, ExprId> exprs;
     std::unordered_map<uint32_t, uint32_t> stacks{{0, 0}};
     std::unordered_map<StateId, StateId> states{{kDead, kDead}};
     const auto copy = [&](ExprId e) { return rules_.pool.copy_to(next.rules_.pool, e, n_base, exprs); };
-    for (StateId& s : keep) {
+    for (StateId& s : kept) {
         const auto known = states.find(s);
         if (known != states.end()) {
             s = known->second;
@@ -281,7 +282,11 @@ void Automaton::compact(std::vector<StateId>& keep) {
         states.emplace(s, to);
         s = to;
     }
+    next.rules_.written = std::move(rules_.written);
+    next.rules_.written_index = std::move(rules_.written_index);
+    next.rules_.written_bytes = rules_.written_bytes;
     *this = std::move(next);
+    keep.swap(kept);
 }
 
 }  // namespace detail

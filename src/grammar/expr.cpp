@@ -63,16 +63,19 @@ ExprId ExprPool::intern(ExprNode node) {
     for (size_t i = static_cast<size_t>(hash(node)) & mask; table_[i] != 0; i = (i + 1) & mask)
         if (same(nodes_[table_[i]], node)) return table_[i];
     const ExprId e = static_cast<ExprId>(nodes_.size());
+    make_room(nodes_);
+    make_room(first_);
+    make_room(live_);
+    steps_.make_room();
+    if (2 * (nodes_.size() + 1) > table_.size()) {
+        std::vector<uint32_t>(2 * table_.size(), 0).swap(table_);
+        for (ExprId i = 2; i < e; ++i) index_node(i);
+    }
     nodes_.push_back(node);
     first_.push_back(first_of(node));
-    steps_.add();
     live_.push_back(node.logic ? 0 : 1);
-    if (2 * nodes_.size() > table_.size()) {
-        table_.assign(2 * table_.size(), 0);
-        for (ExprId i = 2; i <= e; ++i) index_node(i);
-    } else {
-        index_node(e);
-    }
+    steps_.add();
+    index_node(e);
     return e;
 }
 
@@ -121,6 +124,7 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
 
 ExprId ExprPool::bytes(const ByteSet& set) {
     if (set.count() == 0) return kNoMatch;
+    make_room(sets_);
     const auto found = set_index_.emplace(set.word, static_cast<uint32_t>(sets_.size()));
     if (found.second) sets_.push_back(set);
     ExprNode n;
@@ -139,9 +143,16 @@ ExprId ExprPool::text(std::string_view text) {
     if (text.size() <= 4) {
         uint64_t key = text.size();
         for (const char c : text) key = key << 8 | static_cast<unsigned char>(c);
-        n.a = short_texts_.emplace(key, n.a).first->second;
+        const auto known = short_texts_.find(key);
+        if (known != short_texts_.end()) {
+            n.a = known->second;
+            return intern(n);
+        }
+        texts_.append(text);
+        short_texts_.emplace(key, n.a);
+        return intern(n);
     }
-    if (n.a == texts_.size()) texts_.append(text);
+    texts_.append(text);
     return intern(n);
 }
 

@@ -90,11 +90,19 @@ struct ByteClasses {
     std::array<uint8_t, 256> first{};  ///< a byte of each class
 };
 
+/// The next push_back() takes no memory. What runs a grammar goes on after an allocation has failed, so where several
+/// lists grow together all make room first.
+template <class T>
+void make_room(std::vector<T>& list) {
+    if (list.size() == list.capacity()) list.reserve(list.empty() ? 8 : 2 * list.size());
+}
+
 /// What follows after a byte of each class: a row for each expression or state, made when its first entry is set.
 class StepTable {
   public:
     static constexpr uint32_t kUnknown = UINT32_MAX;
     void set_classes(size_t n) { n_class_ = n; }
+    void make_room() { detail::make_room(row_of_); }
     void add() { row_of_.push_back(0); }
     uint32_t get(uint32_t from, unsigned byte_class) const {
         const uint32_t row = row_of_[from];

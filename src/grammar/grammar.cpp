@@ -20,6 +20,7 @@ uint32_t Rules::add_rule(std::string rule_name) {
 // ------------------------------------------------------------------------------------------- objects
 
 uint32_t Rules::intern_written(std::vector<uint64_t> set) {
+    make_room(written);
     const auto found = written_index.emplace(set, static_cast<uint32_t>(written.size()));
     if (found.second) {
         written_bytes += 2 * sizeof(uint64_t) * set.size() + 120;

@@ -135,10 +135,9 @@ bool Matcher::accept(std::string_view bytes) {
     for (size_t i = 0; i < bytes.size() && s != kDead; ++i) {
         s = automaton_.step(s, static_cast<unsigned char>(bytes[i]));
         if (i % 1024 == 1023 && automaton_.memory() > memory_limit_) {
-            history_.push_back(s);
-            trim();
-            s = history_.back();
-            history_.pop_back();
+            path_[0] = s;
+            trim(1);
+            s = path_[0];
         }
     }
     if (s == kDead) return false;
@@ -163,19 +162,21 @@ void Matcher::rollback(size_t n) {
     if (memory_limit_ > max_memory_) memory_limit_ = usual_limit_;  // the shorter text may take less
 }
 
-void Matcher::trim() {
+void Matcher::trim(size_t n_path) {
     if (memory() <= memory_limit_) return;
-    compact(0);
+    compact(n_path);
     // A long history may hold more than the limit by itself.
     memory_limit_ = std::max(memory_limit_, 2 * automaton_.memory());
 }
 
 /// Keeps the history and the first states of path_.
 void Matcher::compact(size_t n_path) {
-    history_.insert(history_.end(), path_.begin(), path_.begin() + static_cast<std::ptrdiff_t>(n_path));
-    automaton_.compact(history_);
-    std::copy(history_.end() - static_cast<std::ptrdiff_t>(n_path), history_.end(), path_.begin());
-    history_.resize(history_.size() - n_path);
+    std::vector<StateId> keep(history_);
+    keep.insert(keep.end(), path_.begin(), path_.begin() + static_cast<std::ptrdiff_t>(n_path));
+    automaton_.compact(keep);
+    std::copy(keep.begin() + static_cast<std::ptrdiff_t>(history_.size()), keep.end(), path_.begin());
+    keep.resize(history_.size());
+    history_.swap(keep);
     lists_.clear();
     lists_bytes_ = 0;
     cache_.clear();
@@ -231,17 +232,13 @@ void Matcher::mask(Span<uint32_t> bits) {
     }
     add_terminals(s, bits);
     if (work_.n_node - before < matcher_impl::kCacheNodes) return;
-    size_t to = cache_.size();
-    if (to < matcher_impl::kMaxCached) {
-        cache_.push_back({});
-    } else {
-        to = 0;
-        for (size_t i = 1; i < cache_.size(); ++i)
-            if (cache_[i].used < cache_[to].used) to = i;
-    }
-    cache_[to].state = s;
-    cache_[to].used = ++clock_;
-    cache_[to].bits.assign(bits.begin(), bits.end());
+    Cached made;
+    made.state = s;
+    made.used = ++clock_;
+    made.bits.assign(bits.begin(), bits.end());
+    if (cache_.size() < matcher_impl::kMaxCached) return cache_.push_back(std::move(made));
+    *std::min_element(cache_.begin(), cache_.end(), [](const Cached& a, const Cached& b) { return a.used < b.used; }) =
+        std::move(made);
 }
 
 bool Matcher::terminal_takes(uint32_t terminal, Token token) const {
@@ -342,10 +339,11 @@ Matcher::WideList& Matcher::list_of(ExprId e, const Classes& follow) {
             if (it->second.used < oldest->second.used) oldest = it;
         lists_.erase(oldest);
     }
-    WideList& list = lists_.emplace(e, WideList())->second;
-    list.follow = follow;
-    list.used = ++clock_;
-    make_list(e, list);
+    WideList made;
+    made.follow = follow;
+    made.used = ++clock_;
+    make_list(e, made);
+    WideList& list = lists_.emplace(e, std::move(made))->second;
     ++work_.n_list;
     lists_bytes_ = 0;
     for (const auto& l : lists_)

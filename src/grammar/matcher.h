@@ -99,7 +99,7 @@ class Matcher {
     bool fit_char(const std::vector<ExprId>& from, const Alphabet& alphabet, const Classes& follow,
                   std::vector<ExprId>& to, bool& any, bool& leaves);
     const TokenTree* begin_list(ExprId e, const Classes& follow, VocabTrie::Bits& within);
-    void trim();
+    void trim(size_t n_path = 0);
     void compact(size_t n_path);
 
     std::shared_ptr<const VocabTrie> vocab_;
