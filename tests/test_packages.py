@@ -201,7 +201,8 @@ message("found: ${{auspex_volk_refused}}${{auspex_vulkan_headers}}")
         with open(os.path.join(folder, "httplib.h"), "w", encoding="ascii") as f:
             f.write("namespace httplib { class Server {}; }\n")  # has little in common with the versions that fit
         for option, words in ((f"-DAUSPEX_HTTPLIB={folder}", f"cpp-httplib in {folder} with the library"),
-                              ("-DAUSPEX_STATIC=ON", "libcpp-httplib.so is no static library")):
+                              (f"-DAUSPEX_HTTPLIB={folder}/none", f"No httplib.h in {folder}/none"),
+                              ("-DAUSPEX_STATIC=ON", "is a part of cpp-httplib")):
             build = tempfile.mkdtemp(dir=folder)
             said = self.check("cmake", "-S", REPO, "-B", build, *OPTIONS, "-DAUSPEX_TESTS=OFF", "-DAUSPEX_BENCH=OFF",
                               "-DAUSPEX_SHARED=OFF", option)

@@ -1,5 +1,6 @@
 """The server beside clients that are slow, send much or take nothing, and how it ends. See server_rig.py."""
 import errno
+import multiprocessing
 import os
 import resource
 import shutil
@@ -251,6 +252,30 @@ class Threads(unittest.TestCase):
             self.assertEqual(server.get("/health", timeout=20).status, 200)
             self.assertEqual(idle.recv(4096), b"")
         os.remove(path)
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_clients_that_come_and_go_leave_no_threads_and_end_no_idle_connection(self):
+        """24 clients once drove the threads to their limit, where idle connections end for others."""
+        server = Server("--ctx", 256)
+        until, most = time.time() + 5, 0
+
+        def loop():
+            while time.time() < until:
+                with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                    s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    s.recv(4096)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as idle:
+            clients = [multiprocessing.Process(target=loop) for _ in range(24)]
+            for c in clients:
+                c.start()
+            while time.time() < until:
+                most = max(most, len(os.listdir(f"/proc/{server.process.pid}/task")))
+                time.sleep(0.01)
+            for c in clients:
+                c.join()
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b"200 OK", idle.recv(4096))
+        self.assertLess(most, 300)
         self.assertEqual(server.stop()[0], 0)
 
 

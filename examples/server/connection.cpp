@@ -3,8 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace server {
+
+#if defined(__linux__)
+constexpr int kAsks = 1;
+#else
+constexpr int kAsks = 2;  // the first one meets nobody, the second one fails, and peer_of() need not notice
+#endif
 
 Connection::~Connection() {
     // Closing with unread bytes would reset the connection, and the client might lose the answer: read some of them.
@@ -47,7 +54,8 @@ bool Connection::wait_for_bytes(Clock::time_point deadline) {
 }
 
 void Connection::end_head(bool chunked, bool interim) {
-    in_head_ = asked_ = false;
+    in_head_ = false;
+    n_asked_ = 0;
     chunked_ = chunked;
     interim_ = interim;
     chunks_ = Chunks::first;
@@ -162,24 +170,28 @@ bool Connection::next_chunk() {
     return true;
 }
 
-long Connection::write(const char* from, size_t n) {
+ptrdiff_t Connection::write(const char* from, size_t n) {
     for (size_t done = 0; done < n;) {
         const long sent = send(socket_, from + done, n - done);
         if (sent < 0) peer_ = Peer::gone;
         if (sent < 0 || (sent == 0 && !writable())) return -1;
         done += static_cast<size_t>(sent);
     }
-    return static_cast<long>(n);
+    return static_cast<ptrdiff_t>(n);
 }
 
 /// Waits until the client takes more; not for long if the server stops meanwhile.
 bool Connection::writable() {
+    auto deadline = Clock::now() + std::chrono::seconds(kWriteSeconds);
     for (;;) {
+        // A client that takes nothing must not keep the server.
+        if (stopping_) deadline = std::min(deadline, Clock::now() + std::chrono::seconds(1));
         pollfd fds[2] = {{socket_, POLLOUT, 0}, {stop_.socket(), POLLIN, 0}};
-        const auto deadline = Clock::now() + std::chrono::seconds(stopping_ ? 1 : kWriteSeconds);
-        if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0) return false;
-        stopping_ = stopping_ || fds[1].revents != 0;  // a client that takes nothing must not keep the server
-        if (fds[0].revents != 0) return (fds[0].revents & POLLOUT) != 0;
+        if (poll_until(fds, stopping_ ? 1 : 2, deadline) <= 0 || Clock::now() >= deadline) return false;
+        stopping_ = stopping_ || fds[1].revents != 0;
+        if ((fds[0].revents & POLLOUT) != 0) return true;
+        if (is_broken(fds[0])) return false;
+        if (fds[0].revents != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));  // poll() does not wait
     }
 }
 
@@ -191,8 +203,9 @@ Peer Connection::peer() {
 
 bool Connection::awaited() {
     if (gone()) return false;
-    if (asked_ || !half_closed()) return true;
-    asked_ = true;
+    if (n_asked_ == kAsks || !half_closed() || Clock::now() < next_ask_) return true;
+    ++n_asked_;
+    next_ask_ = Clock::now() + std::chrono::milliseconds(100);
     return go_on();
 }
 

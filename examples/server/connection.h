@@ -39,7 +39,7 @@ class Connection {
     /// Sends "100 Continue" to a client that understands it. False if it does not, or has left.
     bool go_on();
     /// All of it, or -1.
-    long write(const char* from, size_t n);
+    ptrdiff_t write(const char* from, size_t n);
     /// The client has closed the connection, or it is broken.
     bool gone() { return peer() == Peer::gone; }
     /// The client sends nothing more. Only bytes sent to it show whether it has left: then gone() becomes true.
@@ -79,7 +79,8 @@ class Connection {
     bool in_head_ = true;
     HeadLines lines_;
     bool chunked_ = false, interim_ = false;
-    bool asked_ = false;  ///< by awaited()
+    int n_asked_ = 0;  ///< by awaited()
+    Clock::time_point next_ask_;
     enum class Chunks { first, further, ended } chunks_ = Chunks::first;
     uint64_t n_chunk_ = 0;  ///< bytes of the chunk that are still to come
     Clock::time_point deadline_;

@@ -32,8 +32,9 @@ EndSignal::EndSignal() { SetConsoleCtrlHandler(on_console_event, TRUE); }
 
 bool EndSignal::wait() {
     WaitForSingleObject(is_ended, INFINITE);
-    if (is_asked) std::raise(SIGINT);
-    return is_asked;
+    const bool asked = is_asked;
+    if (asked) std::raise(SIGINT);
+    return asked;
 }
 
 void EndSignal::give() const { SetEvent(is_ended); }

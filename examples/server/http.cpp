@@ -31,21 +31,27 @@ thread_local Connection* t_connection = nullptr;
 class Threads {
   public:
     explicit Threads(const Event& crowd) : crowd_(crowd) {}
-    /// thread    one
+    /// thread    the one that accepts connections
     void add(std::function<void()> task) {
         std::unique_lock<std::mutex> lock(mutex_);
         waiting_.push_back(std::move(task));
         if (live_.size() >= kMaxThreads) return crowd_.add();
         const Place place = live_.emplace(live_.end());
+        lock.unlock();  // starting one takes so long that those which end would pile up
+        std::thread started;
         try {
-            *place = std::thread([this, place] { work(place); });
-        } catch (const std::system_error&) {  // the system has no thread left: another one takes it, or this one
-            live_.erase(place);
-            if (live_.empty())
-                take_tasks(lock);
-            else
-                crowd_.add();
+            started = std::thread([this, place] { work(place); });
+        } catch (const std::system_error&) {  // the system has no thread left
         }
+        lock.lock();
+        if (started.joinable()) {
+            *place = std::move(started);
+            stored_.notify_all();
+            return;
+        }
+        live_.erase(place);
+        if (!live_.empty()) return crowd_.add();  // another thread takes the task
+        take_tasks(lock);
     }
     /// An idle connection ends for one that cannot be accepted. A request of this kind is withdrawn once one was.
     void ask_for_room() {
@@ -56,22 +62,25 @@ class Threads {
         std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return live_.empty(); });
         lock.unlock();
-        if (ended_.joinable()) ended_.join();
+        for (std::thread& t : ended_) t.join();
     }
 
   private:
     using Place = std::list<std::thread>::iterator;
 
-    /// One that ends waits for the one that ended before it, so that at most one is left over. A thread of MinGW that
-    /// is detached may share what is its own with the next one.
+    /// One that ends joins those that ended before it, which have but to return. Detached threads of MinGW may come to
+    /// share what is thread_local.
     void work(Place place) {
         std::unique_lock<std::mutex> lock(mutex_);
         take_tasks(lock);
-        std::thread before = std::exchange(ended_, std::move(*place));
-        live_.erase(place);
-        done_.notify_all();
+        stored_.wait(lock, [place] { return place->joinable(); });
+        std::list<std::thread> before;
+        before.swap(ended_);
         lock.unlock();
-        if (before.joinable()) before.join();
+        for (std::thread& t : before) t.join();
+        lock.lock();
+        ended_.splice(ended_.end(), live_, place);
+        done_.notify_all();
     }
 
     void take_tasks(std::unique_lock<std::mutex>& lock) {
@@ -88,10 +97,9 @@ class Threads {
 
     const Event& crowd_;
     std::mutex mutex_;
-    std::condition_variable done_;
+    std::condition_variable stored_, done_;
     std::deque<std::function<void()>> waiting_;
-    std::list<std::thread> live_;
-    std::thread ended_;
+    std::list<std::thread> live_, ended_;
 };
 
 class SinkStream final : public AnswerStream {

@@ -2,6 +2,7 @@
 //
 // cmake/auspex_server.cmake compiles this file to see whether the server can be built.
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -25,7 +26,7 @@ class RequestLineStream final : public httplib::Stream {
   public:
     /// socket  of the connection.
     /// write   sends bytes to the client; -1 if that failed.
-    RequestLineStream(const std::string& line, socket_t socket, std::function<long(const char*, size_t)> write)
+    RequestLineStream(const std::string& line, socket_t socket, std::function<ptrdiff_t(const char*, size_t)> write)
         : text_(line + "\r\n\r\n"), socket_(socket), write_(std::move(write)) {}
     bool is_readable() const { return at_ < text_.size(); }
     bool is_writable() const { return true; }
@@ -45,7 +46,7 @@ class RequestLineStream final : public httplib::Stream {
   private:
     const std::string text_;
     const socket_t socket_;
-    const std::function<long(const char*, size_t)> write_;
+    const std::function<ptrdiff_t(const char*, size_t)> write_;
     size_t at_ = 0;
 };
 

@@ -19,7 +19,8 @@ namespace server {
 
 static int last_error() { return WSAGetLastError(); }
 static bool would_wait(int error) { return error == WSAEWOULDBLOCK; }
-static int length(size_t n) { return static_cast<int>(std::min<size_t>(n, 1 << 30)); }
+/// What is sent at once: the kernel takes as much as it gets, however slowly the other end reads.
+static int length(size_t n) { return static_cast<int>(std::min<size_t>(n, 256 << 10)); }
 
 void forget_socket_error() { WSASetLastError(0); }
 
@@ -36,6 +37,8 @@ static std::string words_for(int error) {
 std::string lookup_error(int result) { return words_for(result); }
 
 int poll_for(pollfd* fds, size_t n, int milliseconds) { return WSAPoll(fds, static_cast<ULONG>(n), milliseconds); }
+
+bool is_broken(const pollfd& told) { return (told.revents & (POLLERR | POLLNVAL)) != 0; }
 
 void prepare(Socket s) {
     u_long on = 1;
@@ -107,6 +110,8 @@ static std::string words_for(int error) { return std::strerror(error); }
 std::string lookup_error(int result) { return ::gai_strerror(result); }
 
 int poll_for(pollfd* fds, size_t n, int milliseconds) { return ::poll(fds, static_cast<nfds_t>(n), milliseconds); }
+
+bool is_broken(const pollfd& told) { return (told.revents & (POLLERR | POLLNVAL | POLLHUP)) != 0; }
 
 void prepare(Socket s) {
     ::fcntl(s, F_SETFD, FD_CLOEXEC);

@@ -43,6 +43,10 @@ int poll_for(pollfd* fds, size_t n, int milliseconds);
 /// The same, not ended early by a signal.
 int poll_until(pollfd* fds, size_t n, std::chrono::steady_clock::time_point deadline);
 
+/// Whether poll() says that a connection is broken. Windows gives POLLHUP of one whose other end sends nothing more,
+/// too.
+bool is_broken(const pollfd& told);
+
 /// A program that is started gets no copy of the socket, and none of the calls below waits.
 void prepare(Socket s);
 void close_socket(Socket s);
@@ -61,14 +65,15 @@ enum class Peer {
 /// What the other end has done. Only Linux tells while bytes that it sent are unread.
 Peer peer_of(Socket s);
 
-/// Only one program at a time can listen on the port, and a new one as soon as it has ended.
+/// Only one program at a time can listen on the port; on Unix also soon after another one has ended, whose last
+/// connections the system has not forgotten.
 void keep_port_alone(Socket s);
 
 struct Accepted {
     enum class Failure { none, nobody_waits, no_room, broken, other };
     Socket socket = kNoSocket;  ///< prepared
     Failure failure = Failure::none;
-    std::string why;  ///< the system's words, unless nobody waits
+    std::string why;  ///< the system's words
 };
 /// A connection that waits at a listening socket.
 Accepted accept_one(Socket listening);
