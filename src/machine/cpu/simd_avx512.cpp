@@ -7,7 +7,13 @@
 
 #if AUSPEX_HAS_X86
 
+// For Clang 18 to 21 vectors of 64 bytes are a feature of their own. AVX-512 F brings it, unless the command line rules
+// it out, as Zig's does.
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && __clang_major__ <= 21
+AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,evex512")
+#else
 AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+#endif
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
