@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "../src/base/guard.h"
 #include "../src/engine/constraint.h"
 #include "../src/grammar/interface.h"
 #include "../src/grammar/matcher.h"
@@ -43,6 +44,28 @@ int fail_each(std::atomic<int64_t>& until, const char* what, Call call) {
         if (!met) return n;
     }
 }
+
+/// The same for calls that keep what they have allocated: only their answers are looked at. Steps grow by i / slowness.
+template <class Call>
+int fail_in_turn(const char* what, Call call, int64_t slowness = INT64_MAX) {
+    int n = 0;
+    for (int64_t i = 0;; i += 1 + i / slowness, ++n) {
+        allocations_until_fault = i;
+        const Status s = call();
+        const bool met = allocations_until_fault.exchange(kNever) < 0;
+        if (s.ok()) return n;
+        CHECK_MESSAGE(s.code == Code::out_of_memory, what << ", failure " << i << ": " << s.message());
+        REQUIRE(met);
+    }
+}
+
+/// A call within the library as one at its boundary.
+template <class Call>
+Status guarded(Call call) AUSPEX_BOUNDARY {
+    call();
+    return {};
+}
+AUSPEX_CATCH
 
 }  // namespace
 
@@ -195,17 +218,6 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     REQUIRE(Session::create(model, options).get(plain).ok());
     REQUIRE(plain.sync(prompt).ok());
     while (plain.history().size() < 40) REQUIRE(plain.next().ok());
-    // The calls keep what they have allocated, so that only their answers are looked at here.
-    const auto fail_in_turn = [&](const char* what, auto call) {
-        for (int64_t i = 0;; ++i) {
-            allocations_until_fault = i;
-            const Status s = call();
-            const bool met = allocations_until_fault.exchange(kNever) < 0;
-            if (s.ok()) return;
-            CHECK_MESSAGE(s.code == Code::out_of_memory, what << ", failure " << i << ": " << s.message());
-            REQUIRE(met);
-        }
-    };
     REQUIRE(Session::create(model, options).get(session).ok());
     fail_in_turn("sync", [&] { return session.sync(prompt).status(); });
     while (session.history().size() < 30) fail_in_turn("next", [&] { return session.next().status(); });
@@ -266,27 +278,19 @@ TEST_CASE("where an allocation fails, a matcher goes on with the masks that it h
                 REQUIRE(Matcher::create(one.grammar.value().impl()->rules, constraint.impl()->vocab).get(*m).ok());
                 (*m)->set_memory_limit(limit);
             }
-            const auto fail_in_turn = [&](auto call) {
-                for (int64_t i = 0;; i += 1 + i / 16, ++n_failure) {
-                    allocations_until_fault = i;
-                    try {
-                        call();
-                        allocations_until_fault = kNever;
-                        return;
-                    } catch (const std::bad_alloc&) {
-                    }
-                }
-            };
             std::vector<uint32_t> bits(plain->n_word()), expected(bits);
             for (const Token id : tokens) {
                 plain->mask(expected);
-                fail_in_turn([&] { faulty->mask(bits); });
+                n_failure += fail_in_turn(
+                    "mask", [&] { return guarded([&] { faulty->mask(bits); }); }, 16);
                 REQUIRE(bits == expected);
                 std::string forced;
-                fail_in_turn([&] { forced = faulty->forced(); });
+                n_failure += fail_in_turn(
+                    "forced", [&] { return guarded([&] { forced = faulty->forced(); }); }, 16);
                 CHECK(forced == plain->forced());
                 bool accepted = false;
-                fail_in_turn([&] { accepted = faulty->accept(id); });
+                n_failure += fail_in_turn(
+                    "accept", [&] { return guarded([&] { accepted = faulty->accept(id); }); }, 16);
                 REQUIRE(accepted == plain->accept(id));
                 REQUIRE(faulty->n_step() == plain->n_step());
             }
@@ -312,24 +316,20 @@ TEST_CASE("where an allocation fails in a cycle under a constraint, the text goe
     const char kText[] = " status=nominal temp=[0-9]{2}C vibration=[0-9.]{1,20} note: [a-z ,]{0,4000}";
     REQUIRE(Grammar::from_regex(kText).get(grammar).ok());
     Session plain, session;
+    Sampling of_plain, sampling;  // a constraint each, or one would know what the other has met
+    for (Sampling* how : {&of_plain, &sampling}) REQUIRE(Constraint::create(model, grammar).get(how->constraint).ok());
     for (Session* s : {&plain, &session}) {
-        Sampling sampling;  // a constraint of its own, or one would know what the other has met
-        REQUIRE(Constraint::create(model, grammar).get(sampling.constraint).ok());
         REQUIRE(Session::create(model, options).get(*s).ok());
         REQUIRE(s->sync(prompt).ok());
-        int n_failure = 0;
-        while (s->history().size() < prompt.size() + 20) {
-            for (int64_t i = s == &plain ? kNever : 0;; i += 1 + i / 24, ++n_failure) {
-                allocations_until_fault = i;
-                const Status next = s->next(sampling).status();
-                allocations_until_fault = kNever;
-                if (next.ok()) break;
-                REQUIRE_MESSAGE(next.code == Code::out_of_memory, next.message());
-            }
-        }
-        CHECK((n_failure > 20) == (s == &session));
-        CHECK(s->stats().accepted[0] > 1);
     }
+    const size_t n_wanted = prompt.size() + 20;
+    while (plain.history().size() < n_wanted) REQUIRE(plain.next(of_plain).ok());
+    int n_failure = 0;
+    while (session.history().size() < n_wanted)
+        n_failure += fail_in_turn(
+            "next", [&] { return session.next(sampling).status(); }, 24);
+    CHECK(n_failure > 20);
+    for (const Session* s : {&plain, &session}) CHECK(s->stats().accepted[0] > 1);
     const size_t n = std::min(plain.history().size(), session.history().size());
     CHECK(std::equal(session.history().begin(), session.history().begin() + n, plain.history().begin()));
 }

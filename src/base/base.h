@@ -79,6 +79,13 @@ constexpr T ceil_div(T n, T by) {
     return static_cast<T>(n / by + (n % by != 0));
 }
 
+/// Makes the next push_back() allocate nothing. Vectors that grow together all call it first: where one finds no
+/// memory, none has grown.
+template <class T>
+void make_room(std::vector<T>& v) {
+    if (v.size() == v.capacity()) v.reserve(v.empty() ? 8 : 2 * v.size());
+}
+
 /// One argument of say(): a text, a character or a number. An array of them is less code than a call for each.
 class Part {
   public:

@@ -57,7 +57,7 @@ void Timeline::prefilled(size_t n) {
     n_row_ += n;
     step_open_ = false;
     // For the rows that are decoded after these: a decode step allocates nothing.
-    if (spans_.size() == spans_.capacity()) spans_.reserve(2 * spans_.size());
+    make_room(spans_);
 }
 
 void Timeline::decoded(size_t n) {

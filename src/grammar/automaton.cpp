@@ -250,13 +250,12 @@ size_t Automaton::memory() const {
 
 void Automaton::compact(std::vector<StateId>& keep) {
     Automaton next(base_);
-    std::vector<StateId> kept(keep);
     const size_t n_base = base_->pool.size();
     std::unordered_map<ExprId, ExprId> exprs;
     std::unordered_map<uint32_t, uint32_t> stacks{{0, 0}};
     std::unordered_map<StateId, StateId> states{{kDead, kDead}};
     const auto copy = [&](ExprId e) { return rules_.pool.copy_to(next.rules_.pool, e, n_base, exprs); };
-    for (StateId& s : kept) {
+    for (StateId& s : keep) {
         const auto known = states.find(s);
         if (known != states.end()) {
             s = known->second;
@@ -286,7 +285,6 @@ void Automaton::compact(std::vector<StateId>& keep) {
     next.rules_.written_index = std::move(rules_.written_index);
     next.rules_.written_bytes = rules_.written_bytes;
     *this = std::move(next);
-    keep.swap(kept);
 }
 
 }  // namespace detail

@@ -57,7 +57,8 @@ class Automaton {
     const Rules& rules() const { return rules_; }
 
     size_t memory() const;
-    /// Forgets every state but these, whose ids it replaces.
+    /// Forgets every state but these, whose ids it replaces. Where memory runs out the automaton is as it was, and
+    /// `keep` is of no use.
     void compact(std::vector<StateId>& keep);
 
   private:

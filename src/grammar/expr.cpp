@@ -139,20 +139,20 @@ ExprId ExprPool::text(std::string_view text) {
     n.kind = ExprKind::text;
     n.a = static_cast<uint32_t>(texts_.size());
     n.b = static_cast<uint32_t>(text.size());
-    // Short texts repeat often; longer ones are not looked for.
-    if (text.size() <= 4) {
-        uint64_t key = text.size();
-        for (const char c : text) key = key << 8 | static_cast<unsigned char>(c);
-        const auto known = short_texts_.find(key);
-        if (known != short_texts_.end()) {
-            n.a = known->second;
-            return intern(n);
-        }
+    if (text.size() > 4) {
         texts_.append(text);
-        short_texts_.emplace(key, n.a);
         return intern(n);
     }
-    texts_.append(text);
+    // Short texts repeat often; longer ones are not looked for.
+    uint64_t key = text.size();
+    for (const char c : text) key = key << 8 | static_cast<unsigned char>(c);
+    const auto known = short_texts_.find(key);
+    if (known != short_texts_.end()) {
+        n.a = known->second;
+    } else {
+        texts_.append(text);
+        short_texts_.emplace(key, n.a);
+    }
     return intern(n);
 }
 

@@ -90,13 +90,6 @@ struct ByteClasses {
     std::array<uint8_t, 256> first{};  ///< a byte of each class
 };
 
-/// The next push_back() takes no memory. What runs a grammar goes on after an allocation has failed, so where several
-/// lists grow together all make room first.
-template <class T>
-void make_room(std::vector<T>& list) {
-    if (list.size() == list.capacity()) list.reserve(list.empty() ? 8 : 2 * list.size());
-}
-
 /// What follows after a byte of each class: a row for each expression or state, made when its first entry is set.
 class StepTable {
   public:

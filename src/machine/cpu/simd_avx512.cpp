@@ -7,8 +7,8 @@
 
 #if AUSPEX_HAS_X86
 
-// For Clang 18 to 21 vectors of 64 bytes are a feature of their own. AVX-512 F brings it, unless the command line rules
-// it out, as Zig's does.
+// In Clang 18 to 21 vectors of 512 bits need the feature evex512. avx512f implies it, unless the command line disables
+// it, as that of `zig c++` does.
 #if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && __clang_major__ <= 21
 AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,evex512")
 #else
