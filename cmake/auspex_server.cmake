@@ -1,7 +1,7 @@
 # The target auspex_server, unless cpp-httplib is missing or is another version than this code is written for.
 include(CheckCXXSourceCompiles)
 find_path(AUSPEX_HTTPLIB httplib.h)
-# Debian splits it and compiles the second part; elsewhere it is a header alone, which says where it may be split.
+# Debian installs a split header and a library; the whole header has a line that says where it may be split.
 if(AUSPEX_HTTPLIB AND NOT EXISTS "${AUSPEX_HTTPLIB}/httplib.h")
   message(STATUS "No httplib.h in ${AUSPEX_HTTPLIB}: auspex-server and `auspex serve` are left out; give the folder of "
     "cpp-httplib's header by -DAUSPEX_HTTPLIB=")
@@ -58,7 +58,7 @@ if(NOT AUSPEX_HTTPLIB)
   message(STATUS "No cpp-httplib (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
   return()
 endif()
-if((AUSPEX_STATIC OR WIN32) AND NOT auspex_httplib_whole)  # httplib_server.h mends it for MinGW
+if((AUSPEX_STATIC OR WIN32) AND NOT auspex_httplib_whole)  # in a library MinGW's thread_local stays broken: httplib_server.h
   message(STATUS "The header in ${AUSPEX_HTTPLIB} is a part of cpp-httplib, a static build and one for Windows need the "
     "whole one: auspex-server and `auspex serve` are left out; give its folder by -DAUSPEX_HTTPLIB=")
   return()

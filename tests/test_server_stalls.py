@@ -239,7 +239,6 @@ class Accepting(unittest.TestCase):
         self.assertIn("no connection can be accepted any more: Bad file descriptor", log)
 
 
-@unittest.skipUnless(shutil.which("gcc"), "needs gcc")
 class Threads(unittest.TestCase):
     def ask(self, connection):
         """A request, and its whole answer; the connection stays open."""
@@ -250,6 +249,7 @@ class Threads(unittest.TestCase):
             self.assertTrue(part, answer)
             answer += part
 
+    @unittest.skipUnless(shutil.which("gcc"), "needs gcc")
     def test_an_idle_connection_makes_room_where_the_system_has_no_thread_left(self):
         """A client waited until an idle connection ended by itself."""
         server, path = serve_with(self, NO_THREADS, "NO_THREADS", "--ctx", 256)
@@ -280,6 +280,7 @@ class Threads(unittest.TestCase):
                 time.sleep(0.01)
             for c in clients:
                 c.join()
+                self.assertEqual(c.exitcode, 0)
             self.ask(idle)
         self.assertLess(most, 300)
         self.assertEqual(server.stop()[0], 0)

@@ -7,12 +7,6 @@
 
 namespace server {
 
-#if defined(__linux__)
-constexpr int kAsks = 1;
-#else
-constexpr int kAsks = 2;  // the first one meets nobody, the second one fails, and peer_of() need not notice
-#endif
-
 Connection::~Connection() {
     // Closing with unread bytes would reset the connection, and the client might lose the answer: read some of them.
     end_sending(socket_);
@@ -203,7 +197,7 @@ Peer Connection::peer() {
 
 bool Connection::awaited() {
     if (gone()) return false;
-    if (n_asked_ == kAsks || !half_closed() || Clock::now() < next_ask_) return true;
+    if (n_asked_ == kProbes || !half_closed() || Clock::now() < next_ask_) return true;
     ++n_asked_;
     next_ask_ = Clock::now() + std::chrono::milliseconds(100);
     return go_on();

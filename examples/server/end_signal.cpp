@@ -37,7 +37,7 @@ bool EndSignal::wait() {
     return asked;
 }
 
-void EndSignal::give() const { SetEvent(is_ended); }
+void EndSignal::set() const { SetEvent(is_ended); }
 
 void end_process(int code) {
     TerminateProcess(GetCurrentProcess(), static_cast<UINT>(code));  // _exit() waits for streams that others hold
@@ -68,7 +68,7 @@ bool EndSignal::wait() {
     return true;
 }
 
-void EndSignal::give() const { pthread_kill(waiting_, SIGUSR1); }
+void EndSignal::set() const { pthread_kill(waiting_, SIGUSR1); }
 
 void end_process(int code) { std::_Exit(code); }
 

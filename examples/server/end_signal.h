@@ -15,12 +15,12 @@ class EndSignal {
     EndSignal();
     EndSignal(const EndSignal&) = delete;
     EndSignal& operator=(const EndSignal&) = delete;
-    /// True if the user or the system wants the end: then a model that loads stops loading, as after an interrupt, and
-    /// another Ctrl-C ends the process at once. False if the server does, by give().
+    /// Blocks until the server is to end. True: by one of these; a model that is being loaded is interrupted, and
+    /// another Ctrl-C ends the process at once. False: by set().
     bool wait();
     /// The server cannot go on.
     /// thread    any
-    void give() const;
+    void set() const;
 
   private:
 #if !defined(_WIN32)

@@ -37,7 +37,7 @@ class Threads {
         waiting_.push_back(std::move(task));
         if (live_.size() >= kMaxThreads) return crowd_.add();
         const Place place = live_.emplace(live_.end());
-        lock.unlock();  // starting one takes so long that those which end would pile up
+        lock.unlock();  // starting a thread is slow, and those that end need the lock
         std::thread started;
         try {
             started = std::thread([this, place] { work(place); });
@@ -68,8 +68,8 @@ class Threads {
   private:
     using Place = std::list<std::thread>::iterator;
 
-    /// One that ends joins those that ended before it, which have but to return. Detached threads of MinGW may come to
-    /// share what is thread_local.
+    /// A thread that ends joins those that ended before it: they only have to return. Detached ones can come to share
+    /// thread_local storage under MinGW.
     void work(Place place) {
         std::unique_lock<std::mutex> lock(mutex_);
         take_tasks(lock);
@@ -173,8 +173,11 @@ struct HttpServer::Impl final : HttplibServer {
             poll_for(fds, 2, -1);
             if (fds[1].revents != 0) return {};
             const Accepted a = accept_one(listening);
-            if (a.failure == Failure::none) threads.add([this, s = a.socket] { process_and_close_socket(s); });
-            if (a.failure == Failure::none || a.failure == Failure::nobody_waits) continue;
+            if (a.socket != kNoSocket) {
+                threads.add([this, s = a.socket] { process_and_close_socket(s); });
+                continue;
+            }
+            if (a.failure == Failure::nobody_waits) continue;
             if (a.failure == Failure::broken)
                 return Status(cli::Code::io_error, "no connection can be accepted any more: " + a.why);
             if (a.failure == Failure::no_room) threads.ask_for_room();
@@ -404,7 +407,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle
     s.handle = std::move(handle);
     s.error = std::move(error);
     s.set_tcp_nodelay(true);
-    s.set_socket_options([](socket_t fd) { keep_port_alone(fd); });  // its own would let a second server share it
+    s.set_socket_options([](socket_t fd) { make_port_exclusive(fd); });  // its own would share it
     s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
     s.set_post_routing_handler([](const httplib::Request&, httplib::Response& to) {
         to.headers.erase("Accept-Ranges");  // cpp-httplib's, for HEAD

@@ -205,7 +205,7 @@ int serve(ServeOptions o) {
     const auto end_with = [&](const Status& why) {
         const std::lock_guard<std::mutex> lock(mutex);
         if (failure.ok()) failure = why;
-        end.give();
+        end.set();
     };
     std::thread listener([&] { http.listen(end_with); });
     engine.start([&](const Status& loaded) {

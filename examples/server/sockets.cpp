@@ -19,7 +19,7 @@ namespace server {
 
 static int last_error() { return WSAGetLastError(); }
 static bool would_wait(int error) { return error == WSAEWOULDBLOCK; }
-/// What is sent at once: the kernel takes as much as it gets, however slowly the other end reads.
+/// The kernel buffers all of one send(), however slowly the other end reads: large ones would hide that it does not.
 static int length(size_t n) { return static_cast<int>(std::min<size_t>(n, 256 << 10)); }
 
 void forget_socket_error() { WSASetLastError(0); }
@@ -48,7 +48,7 @@ void prepare(Socket s) {
 void close_socket(Socket s) { ::closesocket(s); }
 void end_sending(Socket s) { ::shutdown(s, SD_SEND); }
 
-void keep_port_alone(Socket s) {  // SO_REUSEADDR would let others share the port
+void make_port_exclusive(Socket s) {  // SO_REUSEADDR would let others share the port
     const int on = 1;
     ::setsockopt(s, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, reinterpret_cast<const char*>(&on), sizeof on);
 }
@@ -69,7 +69,7 @@ static Accepted::Failure failure_of(int error) {
 
 void prepare_process() {}
 
-// WSAPoll() watches sockets alone: each event is one datagram that a socket sends to itself.
+// WSAPoll() takes sockets only: an event is a datagram that a UDP socket sends to itself.
 Event::Event() {
     const Socket s = ::socket(AF_INET, SOCK_DGRAM, 0);
     sockaddr_in self = {};
@@ -120,7 +120,7 @@ void prepare(Socket s) {
 void close_socket(Socket s) { ::close(s); }
 void end_sending(Socket s) { ::shutdown(s, SHUT_WR); }
 
-void keep_port_alone(Socket s) {  // without it the port stays taken for minutes
+void make_port_exclusive(Socket s) {  // without it the port stays taken for minutes
     const int on = 1;
     ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }

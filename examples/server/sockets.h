@@ -43,14 +43,14 @@ int poll_for(pollfd* fds, size_t n, int milliseconds);
 /// The same, not ended early by a signal.
 int poll_until(pollfd* fds, size_t n, std::chrono::steady_clock::time_point deadline);
 
-/// Whether poll() says that a connection is broken. Windows gives POLLHUP of one whose other end sends nothing more,
+/// Whether poll() says that a connection is broken. Windows sets POLLHUP where the other end has only half-closed it,
 /// too.
 bool is_broken(const pollfd& told);
 
-/// A program that is started gets no copy of the socket, and none of the calls below waits.
+/// Non-blocking, and not inherited by child processes.
 void prepare(Socket s);
 void close_socket(Socket s);
-/// The other end reads no more bytes after those that were sent.
+/// Half-closes the connection: the other end reads the end after what was sent.
 void end_sending(Socket s);
 /// Bytes received; 0 at the end, or if the connection is broken; -1 if there are none now.
 long receive(Socket s, char* to, size_t n);
@@ -60,20 +60,26 @@ long send(Socket s, const char* from, size_t n);
 enum class Peer {
     open,
     half_closed,  ///< sends nothing more; whether it has left, only bytes sent to it show
-    gone          ///< has left, or the connection is broken; some systems say so once and then half_closed
+    gone          ///< has left, or the connection is broken; some systems report it once, then half_closed
 };
-/// What the other end has done. Only Linux tells while bytes that it sent are unread.
+/// How many times to send to a half-closed connection to learn that the other end has left: the first one draws a
+/// reset, which peer_of() reports on Linux; elsewhere the second one fails.
+#if defined(__linux__)
+constexpr int kProbes = 1;
+#else
+constexpr int kProbes = 2;
+#endif
+/// What the other end has done. Only Linux reports it while bytes that it sent are unread.
 Peer peer_of(Socket s);
 
 /// Only one program at a time can listen on the port; on Unix also soon after another one has ended, whose last
 /// connections the system has not forgotten.
-void keep_port_alone(Socket s);
+void make_port_exclusive(Socket s);
 
 struct Accepted {
-    enum class Failure { none, nobody_waits, no_room, broken, other };
-    Socket socket = kNoSocket;  ///< prepared
-    Failure failure = Failure::none;
-    std::string why;  ///< the system's words
+    Socket socket = kNoSocket;  ///< prepared; kNoSocket: there is none, because of
+    enum class Failure { nobody_waits, no_room, broken, other } failure = Failure::other;
+    std::string why;  ///< in the system's words
 };
 /// A connection that waits at a listening socket.
 Accepted accept_one(Socket listening);
