@@ -3,8 +3,8 @@
 // Use        #define AUSPEX_IMPLEMENTATION in exactly one source file, then #include "auspex.hpp".
 //            Every other file just includes it. To compile on several cores, do so in five files, each with another
 //            AUSPEX_IMPLEMENTATION_PART, 1 .. 5.
-// Macros     AUSPEX_IMPLEMENTATION, AUSPEX_IMPLEMENTATION_PART, AUSPEX_NO_VULKAN, AUSPEX_NO_SIMD, AUSPEX_ASSERT,
-//            AUSPEX_API.
+// Macros     AUSPEX_IMPLEMENTATION, AUSPEX_IMPLEMENTATION_PART, AUSPEX_NO_VULKAN, AUSPEX_NO_SIMD, AUSPEX_NO_AVX512,
+//            AUSPEX_ASSERT, AUSPEX_API.
 // Errors     are values: Status and Result. The library does not throw, print, abort on bad input, read the
 //            environment, install handlers or keep mutable globals. A failed allocation is Code::out_of_memory, as is
 //            a thread that the system refuses to start. Functions that return a plain value (a name, a report,

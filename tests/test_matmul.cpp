@@ -472,6 +472,9 @@ TEST_CASE("the fastest path is supported by this processor, and an unsupported o
     CHECK(choose_kernels(CpuPath::best, &found).ok());
     REQUIRE(found);
     CHECK(has_path(found->path));
+#ifdef AUSPEX_NO_AVX512
+    CHECK(!has_path(CpuPath::avx512));
+#endif
     CHECK(n_physical_core() >= 1);
     for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon}) {
         const Status st = choose_kernels(p, &found);

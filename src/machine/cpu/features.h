@@ -12,6 +12,11 @@
 #else
 #define AUSPEX_HAS_X86 0
 #endif
+#if AUSPEX_HAS_X86 && !defined(AUSPEX_NO_AVX512)
+#define AUSPEX_HAS_AVX512 1
+#else
+#define AUSPEX_HAS_AVX512 0
+#endif
 // NEON code is written for little-endian AArch64.
 #if !defined(AUSPEX_NO_SIMD) && defined(__aarch64__) && !defined(__AARCH64EB__)
 #define AUSPEX_HAS_NEON 1

@@ -5,7 +5,7 @@
 // Tests   tests/test_ops.cpp, tests/test_matmul.cpp.
 #include "simd.h"
 
-#if AUSPEX_HAS_X86
+#if AUSPEX_HAS_AVX512
 
 // In Clang 18 to 21 vectors of 512 bits need the feature evex512. avx512f implies it, unless the command line disables
 // it, as that of `zig c++` does.
@@ -215,7 +215,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* avx512_kernels() {
-#if AUSPEX_HAS_X86
+#if AUSPEX_HAS_AVX512
     static constexpr CpuKernels kKernels =
         simd_avx512::table("avx512", CpuPath::avx512, [](const CpuFeatures& f) { return f.avx512; });
     return &kKernels;
