@@ -141,8 +141,22 @@ static std::wstring quoted(const std::wstring& argument) {
     return out.append(n_backslash, L'\\') + L'"';
 }
 
-/// Ctrl-C goes to all programs of a console. This one waits for the other and returns its exit code.
-static BOOL WINAPI on_console_event(DWORD event) { return event == CTRL_C_EVENT || event == CTRL_BREAK_EVENT; }
+/// Ctrl-C and the end of a console go to all of its programs. This one waits for the other and returns its exit code.
+static BOOL WINAPI on_console_event(DWORD event) {
+    // Where its console is closed, the system ends this process once this function returns, and the other with it.
+    if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) Sleep(INFINITE);
+    return TRUE;
+}
+
+/// Whether the programs that this process starts end with it, also where it is killed. The handle of the job that they
+/// are in is never closed: the system does so when this process ends.
+static void end_with_this_process(bool do_end) {
+    static const HANDLE job = CreateJobObjectW(nullptr, nullptr);
+    JOBOBJECT_EXTENDED_LIMIT_INFORMATION limits{};
+    limits.BasicLimitInformation.LimitFlags = do_end ? JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE : 0u;
+    SetInformationJobObject(job, JobObjectExtendedLimitInformation, &limits, sizeof limits);
+    if (do_end) AssignProcessToJobObject(job, GetCurrentProcess());
+}
 
 bool run_program(const std::string& path, const std::vector<std::string>& arguments, int* exit_code) {
     std::vector<std::wstring> words;
@@ -151,13 +165,17 @@ bool run_program(const std::string& path, const std::vector<std::string>& argume
     for (const std::wstring& w : words) pointers.push_back(w.c_str());
     pointers.push_back(nullptr);
     SetConsoleCtrlHandler(on_console_event, TRUE);  // programs that are started do not inherit it
+    end_with_this_process(true);
     const intptr_t started = _wspawnv(_P_NOWAIT, (widen(path) + L".exe").c_str(), pointers.data());
-    if (started == -1) return false;
-    const HANDLE program = reinterpret_cast<HANDLE>(started);
     DWORD code = 1;
-    WaitForSingleObject(program, INFINITE);
-    GetExitCodeProcess(program, &code);
-    CloseHandle(program);
+    if (started != -1) {
+        const HANDLE program = reinterpret_cast<HANDLE>(started);
+        WaitForSingleObject(program, INFINITE);
+        GetExitCodeProcess(program, &code);
+        CloseHandle(program);
+    }
+    end_with_this_process(false);  // this process ends by itself, with its own exit code
+    if (started == -1) return false;
     *exit_code = static_cast<int>(code);
     return true;
 }

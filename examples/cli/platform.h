@@ -36,7 +36,8 @@ bool read_line(std::string* line);
 void prepare_streams();
 
 /// Replaces this process by the program at `path`. `arguments` begin with the program's name. Returns false if it
-/// cannot be started. On Windows: runs it and returns true with its exit code, which is negative after a crash.
+/// cannot be started. On Windows: runs it and returns true with its exit code, which is negative after a crash; the
+/// program ends when this process does.
 bool run_program(const std::string& path, const std::vector<std::string>& arguments, int* exit_code);
 
 /// The folder of this executable, or empty when the system does not tell.
