@@ -19,7 +19,7 @@ struct ContextRig {
     auspex::detail::Plan plan;
     auspex::detail::Weights weights;
 
-    explicit ContextRig(const TinyOptions& tiny = {}) : bytes(tiny_model(tiny)) { open(bytes); }
+    explicit ContextRig(const TinyOptions& tiny = slim()) : bytes(tiny_model(tiny)) { open(bytes); }
     explicit ContextRig(auspex::Span<const std::byte> from) { open(from); }
 
     std::shared_ptr<auspex::detail::LoadedModel> load(auspex::detail::Backend& machine) const {
@@ -110,7 +110,7 @@ struct CpuRig : ContextRig {
     std::shared_ptr<auspex::detail::Backend> machine;
     std::shared_ptr<auspex::detail::LoadedModel> program;
 
-    explicit CpuRig(auspex::CpuPath path = auspex::CpuPath::best, int n_thread = 1, const TinyOptions& tiny = {})
+    explicit CpuRig(auspex::CpuPath path = auspex::CpuPath::best, int n_thread = 1, const TinyOptions& tiny = slim())
         : ContextRig(tiny) {
         auspex::detail::CpuOptions options;
         options.path = path;

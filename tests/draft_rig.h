@@ -18,8 +18,7 @@ using namespace test;
 struct Tiny {
     std::vector<std::byte> bytes;
     Model model;
-    explicit Tiny(Type type = Type::q8_0) {
-        TinyOptions options;
+    explicit Tiny(Type type = Type::q8_0, TinyOptions options = {}) {
         options.type = type;
         options.scales = TinyOptions::Scales::separate;  // with NVFP4
         bytes = tiny_qwen35(options);

@@ -234,30 +234,30 @@ void check_scored_bits(const Model& model) {
 using namespace test_branches;
 
 TEST_CASE("an agent with a title request after every step computes its own rows alone") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);
     for (const Draft source : {Draft::off, Draft::mtp}) check_agent(model, source);
 }
 
 TEST_CASE("restore equivalence: two branches by turns keep every bit of their states") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);
     for (const Draft source : {Draft::off, Draft::mtp}) check_switching(model, source, 100);
 }
 
 TEST_CASE("two branches by turns copy only rows that are new or have changed, and get back what they left") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);
     for (const Draft source : {Draft::off, Draft::mtp}) check_spares(model, source, 20);
 }
 
 TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync from scratch") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     check_scratch(load_model(cpu_device(), bytes));
 }
 
 TEST_CASE("scoring and profiling leave what is kept of a conversation, and its text") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);
     for (const Draft source : {Draft::off, Draft::mtp}) check_measuring(model, source);
     check_scored_bits(model);
@@ -338,7 +338,7 @@ TEST_CASE("a checkpoint at the end of a prompt that is given again is reported w
 }
 
 TEST_CASE("a budget too small for one checkpoint is refused with what one takes, and 0 keeps nothing") {
-    const std::vector<std::byte> bytes = tiny_model({});
+    const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);
     const Status s = Session::create(model, options_of(Draft::off, 100)).status();
     CHECK(s.code == Code::bad_argument);
@@ -357,13 +357,13 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     TinyOptions tiny = narrow();
     tiny.d_head = 256;
     tiny.d_key = 128;
-    const std::vector<std::byte> bytes = tiny_model(tiny);
-    const Model model = load_model(device, bytes);
-    check_agent(model, Draft::mtp, deep() ? 8 : 3);
-    check_switching(model, Draft::off, deep() ? 100 : 6);
-    check_spares(model, Draft::mtp, deep() ? 20 : 6);
-    check_scratch(model);
-    check_measuring(model, Draft::mtp, deep() ? 20 : 6);
+    const std::vector<std::byte> bytes = tiny_model(tiny), small_bytes = tiny_model(narrow());
+    const Model model = load_model(device, bytes), small = load_model(device, small_bytes);
+    check_agent(model, Draft::mtp, deep() ? 8 : 2);
+    check_switching(model, Draft::off, deep() ? 100 : 4);
+    if (deep()) check_scratch(model);
+    check_spares(deep() ? model : small, Draft::mtp, deep() ? 20 : 4);
+    check_measuring(deep() ? model : small, Draft::mtp, deep() ? 20 : 6);
     check_scored_bits(model);
 }
 

@@ -129,7 +129,7 @@ class BenchDrafting(BaseBench):
                      "--json-schema", short, "--json")
 
     def test_synthetic_acceptance_is_as_frequent_as_asked(self):
-        o = self.json("--mtp", "1", "--synth-accept", 0.5, "-n", 400, "--repeat", 1)
+        o = self.json("--mtp", "1", "--synth-accept", 0.5, "-n", 240, "--repeat", 1)
         self.assertTrue(0.35 < o["mtp"][1]["accepted_share"] < 0.65)
 
     def test_the_controller_against_hindsight(self):

@@ -188,7 +188,7 @@ TEST_CASE("replies of a random model under tools parse as calls, or were cut sho
 }
 
 TEST_CASE("every sample of a random model parses and validates, or was cut short within a valid text") {
-    TinyOptions flat;
+    TinyOptions flat = slim();
     flat.scale = 0.3f;
     const std::vector<std::byte> bytes = tiny_model(flat);
     const Model model = load_model(cpu_device(), bytes);

@@ -14,7 +14,7 @@ using namespace draft_rig;
 TEST_CASE("lossless drafting: the text is the same at every depth, from every source, with every sampling") {
     for (Type type : {Type::f16, Type::q4_k}) {
         if (AUSPEX_TEST_SANITIZED && type == Type::f16) continue;
-        const Tiny tiny(type);
+        const Tiny tiny(type, type == Type::f16 ? slim() : TinyOptions());
         const std::vector<Token> prompt = tiny_ids(70, 12);
         uint64_t n_rejected = 0, n_accepted = 0;
         size_t i_sampling = 0;
@@ -55,7 +55,7 @@ TEST_CASE("lossless drafting: the text is the same at every depth, from every so
 TEST_CASE("lossless drafting holds for several draft heads, experts and other families" * doctest::test_suite("long")) {
     for (Family family : {Family::qwen35moe, Family::qwen3next, Family::step35}) {
         CAPTURE(family_name(family));
-        TinyOptions options;
+        TinyOptions options = slim();
         options.family = family;
         options.type = Type::q8_0;
         const std::vector<std::byte> bytes = tiny_model(options);

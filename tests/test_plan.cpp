@@ -27,7 +27,7 @@ Status plan_with(const std::vector<std::byte>& bytes) {
 /// The tiny file with `from` replaced by `to` (same length) in all places.
 std::vector<std::byte> patched(const std::string& from, const std::string& to) {
     REQUIRE(from.size() == to.size());
-    const std::vector<std::byte> bytes = tiny_qwen35();
+    const std::vector<std::byte> bytes = tiny_qwen35({});
     std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     size_t n = 0;
     for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n)
@@ -39,7 +39,7 @@ std::vector<std::byte> patched(const std::string& from, const std::string& to) {
 
 /// The tiny file with the u32 value of a metadata key changed.
 std::vector<std::byte> with_u32(const std::string& key, uint32_t value) {
-    std::vector<std::byte> bytes = tiny_qwen35();
+    std::vector<std::byte> bytes = tiny_qwen35({});
     const std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     const size_t at = s.find(key);
     REQUIRE(at != std::string::npos);
@@ -104,7 +104,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 }  // namespace
 
 TEST_CASE("the operations of a small hybrid follow its layers") {
-    const std::vector<std::byte> bytes = tiny_qwen35();
+    const std::vector<std::byte> bytes = tiny_qwen35({});
     Gguf file;
     REQUIRE(Gguf::parse(bytes).get(file).ok());
     Plan plan;
@@ -157,7 +157,7 @@ TEST_CASE("a plan has the same numbers in every rounding mode of the host") {
 }
 
 TEST_CASE("missing or contradicting keys are named") {
-    CHECK(plan_with(tiny_qwen35()).ok());
+    CHECK(plan_with(tiny_qwen35({})).ok());
     CHECK(says(plan_with(patched("qwen35", "gwen35")), {"gwen35", "qwen35"}));
     CHECK(says(plan_with(patched("blk.2.ssm_out.weight", "blk.2.ssm_owt.weight")),
                {"blk.2.ssm_out.weight", "missing", "[256, 256]"}));
@@ -415,7 +415,7 @@ TEST_CASE("no error text carries a control byte of the file") {
     GgufWriter w;
     w.add("general.architecture", escape);
     Gguf odd, tiny;
-    const std::vector<std::byte> bytes = w.finish(), other = tiny_qwen35();
+    const std::vector<std::byte> bytes = w.finish(), other = tiny_qwen35({});
     REQUIRE(Gguf::parse(bytes).get(odd).ok());
     REQUIRE(Gguf::parse(other).get(tiny).ok());
     clean(make_plan(odd, {}).status());
@@ -429,7 +429,7 @@ TEST_CASE("a draft-only file is rejected because it cannot run alone") {
 }
 
 TEST_CASE("a vocabulary without tensors is not taken for a file of MTP blocks") {
-    const std::vector<std::byte> bytes = tiny_qwen35();
+    const std::vector<std::byte> bytes = tiny_qwen35({});
     Gguf file;
     REQUIRE(Gguf::parse(bytes).get(file).ok());
     REQUIRE(file.get_u32("qwen35.nextn_predict_layers").value() == 1);

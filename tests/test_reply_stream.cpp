@@ -391,7 +391,7 @@ TEST_CASE("reading a reply byte by byte takes linear time on adversarial text") 
             const std::string begin = std::string(before) + part;
             CAPTURE(begin);
             std::string text = before;
-            while (text.size() < 60000) text += part;
+            while (text.size() < (AUSPEX_TEST_SANITIZED ? 10000 : 60000)) text += part;
             ReplyStream stream(false, kTools);
             size_t n_event = 0, n_byte = 0;
             const auto count = [&](const Events& events) {

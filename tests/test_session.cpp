@@ -167,8 +167,8 @@ TEST_CASE("restore equivalence: a restored snapshot continues with the same bits
     CHECK_FALSE(other.restore(broken).ok());
     broken.bytes.resize(3);
     CHECK_FALSE(other.restore(broken).ok());
-    TinyOptions options;
-    options.n_head_v = 2;
+    TinyOptions options = slim();
+    options.n_head_v = 4;
     const std::vector<std::byte> bytes2 = tiny_qwen35(options);
     Session stranger = tiny_session(tiny_model(bytes2));
     CHECK(stranger.restore(snap).code == Code::bad_argument);

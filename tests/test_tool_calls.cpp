@@ -13,7 +13,7 @@ using namespace auspex::detail;
 namespace {
 
 /// Random texts of each grammar; a sanitizer makes one ten times as slow.
-constexpr size_t kSamples = AUSPEX_TEST_SANITIZED ? 40 : 200;
+constexpr size_t kSamples = AUSPEX_TEST_SANITIZED ? 20 : 200;
 
 using RulesPtr = std::shared_ptr<const Rules>;
 

@@ -80,7 +80,8 @@ struct Chain {
         build(true);
         const bool in_order = vulkan.gpu->traits.starts_in_order;
         record(!in_order);
-        for (int replay = 0; replay < 20; ++replay) {
+        const int n_replay = in_order || test::deep() ? 20 : 3;  // behind barriers nothing can come too early
+        for (int replay = 0; replay < n_replay; ++replay) {
             CHECK(same_bits(run(x), want));
             for (uint32_t i = 0; i + 1 < kStages; ++i) REQUIRE(words()[args::kChainWord + i] == n_group);
         }

@@ -173,7 +173,7 @@ TEST_CASE("whichever call notices that the device is lost, the history is what t
     for (size_t c = 0; c < std::size(calls); ++c) {
         CAPTURE(c);
         Status s(Code::device_lost, "");
-        for (int64_t i = 0; !s.ok(); i += deep() ? 1 : 3) {
+        for (int64_t i = 0; !s.ok(); i += deep() ? 1 : 5) {
             CAPTURE(i);
             Session session = open(rig.first, options);
             sync(session, prompt);

@@ -249,7 +249,7 @@ TEST_CASE("windowed logits equal the framework's within the bound" * doctest::te
         const Reference ref = load_reference(name);
         if (!ref.ok) return;
         for (const Bound& bound :
-             {Bound{Kind::cpu, CpuPath::best, 1e-2, deep() ? size_t{100000} : 400},
+             {Bound{Kind::cpu, CpuPath::best, 1e-2, deep() ? size_t{100000} : 330},
               Bound{Kind::cpu, CpuPath::reference, 1e-3, 100}, Bound{Kind::vulkan, CpuPath::reference, 2e-3, 80}}) {
             if (bound.path == CpuPath::reference && std::string(name) == "demo-q8_0")
                 continue;  // the walk and the windows are the same

@@ -53,11 +53,18 @@ inline TinyOptions narrow(TinyOptions o = smallest()) {
     return o;
 }
 
+/// The default of tests: three layers of DeltaNet and one of attention, as narrow.
+inline TinyOptions slim() {
+    TinyOptions o = narrow();
+    o.n_layer = o.interval = 4;
+    return o;
+}
+
 /// A file of 1 to 10 MB: 288 tokens; 5 experts of which 2 are used.
-std::vector<std::byte> tiny_model(const TinyOptions& options = {});
+std::vector<std::byte> tiny_model(const TinyOptions& options = slim());
 /// The same as n shards of a split model.
 std::vector<std::vector<std::byte>> tiny_shards(const TinyOptions& options, uint32_t n);
-inline std::vector<std::byte> tiny_qwen35(const TinyOptions& options = {}) { return tiny_model(options); }
+inline std::vector<std::byte> tiny_qwen35(const TinyOptions& options = slim()) { return tiny_model(options); }
 
 /// Random ids below the tiny vocabulary.
 std::vector<auspex::Token> tiny_ids(size_t n, uint64_t seed);

@@ -39,9 +39,7 @@ int main(int argc, char** argv) {
                                 "[--gpu INDEX] [MODEL]\n"),
                    2;
     }
-    test::TinyOptions tiny;
-    if (options.kind == Kind::vulkan) tiny.n_head_k = 1, tiny.n_head_v = 2;
-    const std::vector<std::byte> bytes = path ? std::vector<std::byte>() : test::tiny_model(tiny);
+    const std::vector<std::byte> bytes = path ? std::vector<std::byte>() : test::tiny_model();
     Device device;
     Model model;
     Status s = Device::open(options).get(device);
