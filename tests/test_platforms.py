@@ -241,8 +241,7 @@ class Windows(Base):
         folder = os.path.join(REPO, "build", "windows-quick")
         files = "base;invariants;matmul;number;ops;packed_file;part_log;pool;session_file"
         self.build(folder, target, options=["-DAUSPEX_UNITY_GROUPS=ON", "-DAUSPEX_NO_AVX512=ON",
-                                            "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-                                            f"-DAUSPEX_TEST_FILES={files}"])
+                                            "-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DAUSPEX_TEST_FILES={files}"])
         return folder
 
     @unittest.skipIf(DEEP, "AUSPEX_TEST_DEEP=1 compiles the server")
@@ -356,7 +355,7 @@ class Windows(Base):
         self.check_kill(program, folder)
 
     def check_kill(self, program, folder):
-        """A program ends with the one that started it, where that is killed too."""
+        """A program ends with the one that started it, even if that is killed."""
         running = os.path.join(folder, "running")
         source = os.path.join(folder, "bench.cpp")
         with open(source, "w", encoding="ascii") as file:

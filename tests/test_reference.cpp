@@ -22,6 +22,7 @@ struct Bound {
 /// The reference path, and the fastest path of this processor.
 const Bound kBounds[] = {{CpuPath::reference, KvType::f16, 1e-3, 100, 1},
                          {CpuPath::best, KvType::f16, 1e-2, 100000, 3}};
+/// The first tokens of each text on the fastest path.
 const Bound kStart = {CpuPath::best, KvType::f16, 1e-2, 400, 3};
 /// The bounds for whole texts. The reference path runs only the beginning of a text, which the small set covers.
 Span<const Bound> whole_bounds() { return deep() ? Span<const Bound>(kBounds, 2) : Span<const Bound>(kBounds + 1, 1); }

@@ -53,7 +53,7 @@ inline TinyOptions narrow(TinyOptions o = smallest()) {
     return o;
 }
 
-/// The default of tests: three layers of DeltaNet and one of attention, as narrow.
+/// The default of tests: of that width, with three layers of DeltaNet and one of attention.
 inline TinyOptions slim() {
     TinyOptions o = narrow();
     o.n_layer = o.interval = 4;

@@ -36,7 +36,7 @@ export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it leaves out what uses a
 ctest_options=(-V --no-tests=error -j "$((n_job + 1))")  # one more than cores: some entries wait for a client
 fuzz_seconds=5 grammar_seconds=20 optimised=-O0 unity=ON single_suite=OFF minimal_compiler=clang++
 # Under sanitizers: what reads the input of others, owns memory or must survive failures, and the kernels but those of
-# AVX-512. Deep adds the other files and most of the command line; the suite "long" never runs there.
+# AVX-512. Deep adds the other files and most of the command line; the suite "long" never runs under them.
 sanitized="base;bulk_copy;cancel;capi;capi_chat;capi_refused;capi_sampling;chat;constraint;cycle_cost;draft_options"
 sanitized+=";embed;fault;file_info;fork;gguf;grammar;huge_pages;inflate;interface;jinja;jinja_limits;json;logits;lookup"
 sanitized+=";matcher;matmul;memory_plan;model;move;number;ops;packed_file;pair;part_log;plan;pool;prefix_reason"

@@ -141,15 +141,15 @@ static std::wstring quoted(const std::wstring& argument) {
     return out.append(n_backslash, L'\\') + L'"';
 }
 
-/// Ctrl-C and the end of a console go to all of its programs. This one waits for the other and returns its exit code.
+/// A console tells all of its programs of Ctrl-C and of its end. This one waits for the one that it started.
 static BOOL WINAPI on_console_event(DWORD event) {
-    // Where its console is closed, the system ends this process once this function returns, and the other with it.
+    // After all but Ctrl-C and Ctrl-Break the system ends this process once the handler returns, and the other with it.
     if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) Sleep(INFINITE);
     return TRUE;
 }
 
-/// Whether the programs that this process starts end with it, also where it is killed. The handle of the job that they
-/// are in is never closed: the system does so when this process ends.
+/// Whether programs that this process starts end with it, even if it is killed. They share a job object whose handle
+/// the system closes when this process ends.
 static void end_with_this_process(bool do_end) {
     static const HANDLE job = CreateJobObjectW(nullptr, nullptr);
     JOBOBJECT_EXTENDED_LIMIT_INFORMATION limits{};
@@ -167,17 +167,16 @@ bool run_program(const std::string& path, const std::vector<std::string>& argume
     SetConsoleCtrlHandler(on_console_event, TRUE);  // programs that are started do not inherit it
     end_with_this_process(true);
     const intptr_t started = _wspawnv(_P_NOWAIT, (widen(path) + L".exe").c_str(), pointers.data());
-    DWORD code = 1;
     if (started != -1) {
         const HANDLE program = reinterpret_cast<HANDLE>(started);
+        DWORD code = 1;
         WaitForSingleObject(program, INFINITE);
         GetExitCodeProcess(program, &code);
         CloseHandle(program);
+        *exit_code = static_cast<int>(code);
     }
     end_with_this_process(false);  // this process ends by itself, with its own exit code
-    if (started == -1) return false;
-    *exit_code = static_cast<int>(code);
-    return true;
+    return started != -1;
 }
 
 std::string executable_folder() {
