@@ -1143,8 +1143,9 @@ class AUSPEX_API Session {
     ///           followed further. out_of_memory: for the constrained text. context_full: the history has n_context
     ///           tokens. cancelled: the history stays. device_lost: the history is as before the call; move_to()
     ///           continues it.
-    /// cost      one step of the model. Allocates nothing but what a constraint remembers of its text and the record of
-    ///           a checkpoint, at most every 64 tokens; the memory of the checkpoint itself is already reserved.
+    /// cost      one step of the model. Allocates nothing but what a constraint remembers of its text, the record of a
+    ///           checkpoint, at most every 64 tokens, and records of another text's rows where the reply takes their
+    ///           place; the memory of the checkpoint and the rows is already reserved.
     Result<Span<const Token>> next(const Sampling& sampling = {}, uint64_t max_tokens = UINT64_MAX);
 
     /// The logits of the token after the history, before bias and penalties, for applications that sample by

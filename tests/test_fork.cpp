@@ -120,6 +120,31 @@ TEST_CASE("a fork gives the text of its session, and neither disturbs the other"
     check_text(model, lookup, {}, 5);
 }
 
+TEST_CASE("a fork and a moved session take back the last token without computing a row, as their session does") {
+    const std::vector<std::byte> bytes = tiny_model(narrow());
+    const Model model = load_model(cpu_device(), bytes);
+    for (const int depth : {kOff, 3}) {
+        CAPTURE(depth);
+        Session session = open(model, options_of(depth)), moved = open(model, options_of(depth));
+        for (Session* s : {&session, &moved}) {
+            sync(*s, tiny_ids(40, 31));
+            while (s->history().size() < 60) REQUIRE(s->next({}, 60 - s->history().size()).ok());
+        }
+        Session other = fork(session);
+        move(moved, model);
+        const std::vector<Token> kept = history(session, 59);
+        std::vector<float> want;
+        for (Session* s : {&session, &other, &moved}) {
+            CHECK(sync(*s, kept).rows_computed == 0);
+            const auto logits = s->logits();
+            REQUIRE(logits.ok());
+            const std::vector<float> row(logits.value().begin(), logits.value().end());
+            if (want.empty()) want = row;
+            CHECK(row == want);
+        }
+    }
+}
+
 TEST_CASE("a fork and its session run on two threads at the same time") {
     const std::vector<std::byte> bytes = tiny_model();
     Session session = open(load_model(cpu_device(2), bytes), options_of(2));

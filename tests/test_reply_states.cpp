@@ -1,28 +1,14 @@
 // States that are kept within a generated text: a prompt that cuts the reply computes little, and its text does not
 // depend on how the reply was drafted.
-#include "draft_sources.h"
-#include "session_rig.h"
-#include "tiny.h"
+#include "reply_rig.h"
 
 #include <algorithm>
 
-using namespace auspex;
-using namespace auspex::detail;
-using namespace test;
+using namespace reply_rig;
 
 namespace test_reply_states {
 
 constexpr size_t kPrompt = 60, kStride = 16;  // of the first reply, states at rows 64 + 16, 64 + 32, ..
-
-SessionOptions options_of(Draft source, int depth, uint32_t run_ahead) {
-    SessionOptions o;
-    o.n_context = 512;
-    o.n_ubatch = 64;
-    o.draft.source = source;
-    o.draft.depth = depth;
-    o.run_ahead = run_ahead;
-    return o;
-}
 
 /// Cancels a session from its progress callback, once. Must outlive the session.
 class Cancel {
@@ -128,12 +114,6 @@ struct Turn {
     std::vector<float> logits;
 };
 
-std::vector<float> all_logits(Session& session) {
-    const auto logits = session.logits();
-    REQUIRE(logits.ok());
-    return {logits.value().begin(), logits.value().end()};
-}
-
 /// A reply of n tokens, and the next prompt.
 Turn next_turn(const Model& model, Session session, size_t n_reply, End end, Between between) {
     std::vector<Token> text = tiny_ids(40, 31);
@@ -164,14 +144,6 @@ Turn next_turn(const Model& model, Session session, size_t n_reply, End end, Bet
     return turn;
 }
 
-/// A prompt of n_prompt tokens and what plain decoding makes of it, n tokens in all.
-std::vector<Token> plain_text(const Model& model, size_t n_prompt, size_t n) {
-    Session plain = open(model, options_of(Draft::off, 0, 0));
-    sync(plain, tiny_ids(n_prompt, 31));
-    grow(plain, n);
-    return history(plain, n);
-}
-
 /// Replies of lengths that end within a cycle at each of its places.
 void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uint32_t run_ahead, int n_guess) {
     const std::vector<Token> said = plain_text(model, 40, 40 + lengths.back() + 20);
@@ -193,17 +165,6 @@ void check_next_turn(const Model& model, const std::vector<size_t>& lengths, uin
                 CHECK(got.logits == want.logits);
             }
         }
-}
-
-/// The sources of drafts, none of them first. lookup: `truth`, what the model says after its prompt.
-template <class F>
-void for_each_source(const Model& model, const std::vector<Token>& truth, F visit) {
-    for (const Draft source : {Draft::off, Draft::mtp, Draft::lookup}) {
-        CAPTURE(static_cast<int>(source));
-        Session session = open(model, options_of(source, 5, 0));
-        if (source == Draft::lookup) session.impl()->sources.text.reset(new Truth(truth));
-        visit(session, source == Draft::off);
-    }
 }
 
 }  // namespace test_reply_states

@@ -40,7 +40,7 @@ fuzz_seconds=5 grammar_seconds=20 optimised=-O0 unity=ON single_suite=OFF minima
 sanitized="base;bulk_copy;cancel;capi;capi_chat;capi_refused;capi_sampling;chat;constraint;cycle_cost;draft_options"
 sanitized+=";embed;fault;file_info;fork;gguf;grammar;huge_pages;inflate;interface;jinja;jinja_limits;json;logits;lookup"
 sanitized+=";matcher;matmul;memory_plan;model;move;number;ops;packed_file;pair;part_log;plan;pool;prefix_reason"
-sanitized+=";prefix_tree;reply_states;reply_stream;run_tree;sampler;schema;schema_limits;session;session_file"
+sanitized+=";prefix_tree;reply_cut;reply_states;reply_stream;run_tree;sampler;schema;schema_limits;session;session_file"
 sanitized+=";session_file_bad;snapshot;state;sync_scripts;text_drafts;thread_count;token;token_limits;tool_calls"
 sanitize_options=(-DAUSPEX_CLI=OFF -DAUSPEX_NO_AVX512=ON "-DAUSPEX_TEST_FILES=$sanitized")
 if [ "$mode" = deep ]; then

@@ -85,6 +85,7 @@ bool PrefixTree::step_back(size_t n) {
     while (!run.states.empty() && states_[run.states.back()].row > n) remove_state(run.states.back());
     run.end = n_row_ = n;
     residents_[i_live_span_].end = n;
+    if (n <= n_prompt_) decoded_ = false;  // nothing is left of the reply
     return true;
 }
 

@@ -155,10 +155,10 @@ Status Session::Impl::leave_text() {
 Status Session::Impl::shorten_reply(size_t n_kept, bool goes_on) {
     constexpr size_t kMaxTakenBack = 64, kMaxAgain = 2 * detail::kReplyStride;
     if (n_kept <= timeline.n_asked() || n_kept > timeline.n_row()) return {};
-    // Where nothing follows, the last row has the logits, unless the last step began right after it.
-    const bool without_last = goes_on ? n_kept != timeline.n_for_logits() : n_kept == timeline.step_first();
+    // Where nothing follows, the last row has the logits.
+    const bool without_last = goes_on && n_kept != timeline.n_for_logits();
     const size_t n = without_last ? n_kept - 1 : n_kept;
-    if (n < timeline.n_row() && !timeline.can_step_back(n)) {
+    if (n < timeline.n_row() && !trunk->can_step_back(n, n_kept)) {
         const bool is_near = n_kept < timeline.size() && n + kMaxTakenBack >= timeline.n_given();
         if (!is_near || n - tree->nearest_state(n, false).second > kMaxAgain) return {};
     }

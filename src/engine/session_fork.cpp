@@ -88,18 +88,16 @@ Status copy_session(Impl& from, Impl& to) {
     Trunk& trunk = *from.trunk;
     trunk.follow();
     const size_t n_row = from.timeline.n_row();
-    std::vector<float> logits, hidden;
-    if (n_row == from.timeline.size()) {  // the next token is sampled from them
-        AUSPEX_TRY(trunk.find_logits());
-        Span<const float> row;
-        if (trunk.has_logits()) AUSPEX_TRY(trunk.last_logits().get(row));
-        logits.assign(row.begin(), row.end());
-    }
+    // The next token is sampled from the last row's logits, at once or when the token after that row is taken back.
+    Span<const float> logits;
+    AUSPEX_TRY(trunk.find_logits());
+    if (trunk.has_logits()) AUSPEX_TRY(trunk.last_logits().get(logits));
+    std::vector<float> kept(logits.begin(), logits.end()), hidden;
     AUSPEX_TRY(trunk.fill_draft_cache());
     const MtpCache::Kept mtp = from.cache.kept(n_row);
     AUSPEX_TRY(trunk.track(from.cache.read_hidden(mtp, &hidden)));
     AUSPEX_TRY(copy_context(from, to, static_cast<uint32_t>(n_row), static_cast<uint32_t>(from.tree->context_rows())));
-    to.trunk->continue_from(from.timeline, std::move(logits));
+    to.trunk->continue_from(from.timeline, std::move(kept));
     if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));
     copy_kept(from, to);
     to.ahead = from.ahead;

@@ -196,9 +196,14 @@ void Trunk::step_back(size_t n) {
         i_logit_ = static_cast<uint32_t>(n - first - 1);
 }
 
+bool Trunk::can_step_back(size_t n, size_t n_token) const {
+    const bool loses_logits = n == n_token && n == timeline_.step_first();
+    return timeline_.can_step_back(n) && !loses_logits;
+}
+
 Status Trunk::rewind(size_t n, size_t n_token) {
     cache_.cut(n_token);
-    if (timeline_.can_step_back(n)) {
+    if (can_step_back(n, n_token)) {
         step_back(n);
     } else if (n < timeline_.n_row()) {
         AUSPEX_TRY(recompute(n, n_token, true));  // what was computed after row n is in the recurrent state

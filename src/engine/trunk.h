@@ -56,6 +56,9 @@ class Trunk {
     /// computed. For tokens that were computed ahead and are not wanted: the first n_token, n or n + 1, stay. errors:
     /// also cancelled, as repair(true). The others are gone then, too: repair() computes no rows of them.
     Status rewind(size_t n, size_t n_token);
+    /// True if rewind() only commits the last step again. Not where no row of that step remains and no token follows:
+    /// the logits of row n - 1 are needed then.
+    bool can_step_back(size_t n, size_t n_token) const;
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
     /// Rows first .. first + n were copied to the context.
