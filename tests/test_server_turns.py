@@ -9,6 +9,7 @@ from server_rig import BaseServer, Server
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 #: A reply that does not end by itself.
 LONG = {"prompt": "Once upon a time", "max_tokens": 2500}
+NO_END = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
 
 
 def together(*calls):
@@ -34,7 +35,8 @@ class Turns(BaseServer):
                     (TEXT, {"prompt": "a,b\n1,2\n", "temperature": 0.8, "seed": 2, "max_tokens": 400, "stop": ["77"]}),
                     (CHAT, {"messages": [{"role": "user", "content": "A list"}], "max_tokens": 80,
                             "response_format": {"type": "json_object"}}),
-                    (CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50, "logprobs": True})]
+                    (CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50, "logprobs": True}),
+                    (TEXT, {"prompt": "def main", "temperature": 1, "seed": 7, "max_tokens": 150, "logprobs": 2})]
         alone = [self.ok(self.server.post(*r)) for r in requests]
         n_turn = self.server.metric("auspex_turns_total")
         mixed = together(*[lambda r=r: self.ok(self.server.post(*r)) for r in requests])
@@ -54,6 +56,14 @@ class Turns(BaseServer):
         self.ok(self.server.post(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}))
         self.assertTrue(self.server.get("/slots").json[0]["is_processing"])
         self.drain(s)
+
+    def test_a_short_request_does_not_wait_for_log_probabilities(self):
+        s = self.server.open_stream(TEXT, {**LONG, "logprobs": 1, "logit_bias": NO_END})
+        s.recv(1)
+        self.ok(self.server.post(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}))
+        self.assertTrue(self.server.get("/slots").json[0]["is_processing"])
+        s.close()
+        self.server.wait_idle()
 
     def drain(self, s):
         rest = b""
@@ -96,8 +106,7 @@ class Turns(BaseServer):
         """That work waits for the reply before it, and once made all others wait for that, too."""
         other = {"prompt": "2026-03-14 08:00", "max_tokens": 400}
         alone = self.ok(self.server.post(TEXT, other))["choices"]
-        no_end = {"8187": -100, "8189": -100}  # <|endoftext|>, <|im_end|>
-        running = self.server.open_stream(TEXT, {**LONG, "logit_bias": no_end})
+        running = self.server.open_stream(TEXT, {**LONG, "logit_bias": NO_END})
         while self.server.get("/slots").json[0]["next_token"][0]["n_decoded"] < 100:
             time.sleep(0.01)
         erased, interrupted = [], []
@@ -174,6 +183,37 @@ class Order(unittest.TestCase):
             mixed = together(*[lambda r=r: server.post(*r).json["choices"] for r in requests])
             self.assertEqual(mixed, alone)
             self.assertGreater(server.metric("auspex_turns_total"), n_turn)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_several_replies_of_one_request_share_its_turns(self):
+        """Each of them began a turn of its own, as long as 20 times the reply before it."""
+        server = Server("--ctx", 4096, "--temp", 0, "--turn-ms", 500)
+        try:
+            s = server.open_stream(TEXT, {**LONG, "max_tokens": 60, "n": 16, "logit_bias": NO_END})
+            s.recv(1)
+            self.assertEqual(server.post(TEXT, {**LONG, "max_tokens": 3}).status, 200)
+            self.assertTrue(server.get("/slots").json[0]["is_processing"])
+            s.close()
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_turns_come_back_after_a_crowd_that_left_no_room_for_them(self):
+        server = Server("--ctx", 4096, "--temp", 0, "--turn-ms", 1, "--cache", "8M")
+        try:
+            crowd = [server.open_stream(TEXT, {**LONG, "prompt": f"x{k}", "logit_bias": NO_END}) for k in range(6)]
+            crowd[0].recv(1)
+            time.sleep(2)
+            for s in crowd:
+                s.close()
+            server.wait_idle()
+            n_turn = server.metric("auspex_turns_total")
+            s = server.open_stream(TEXT, {**LONG, "logit_bias": NO_END})
+            s.recv(1)
+            self.assertEqual(server.post(TEXT, {**LONG, "max_tokens": 3}).status, 200)
+            self.assertTrue(server.get("/slots").json[0]["is_processing"])
+            self.assertGreater(server.metric("auspex_turns_total"), n_turn)
+            s.close()
         finally:
             self.assertEqual(server.stop()[0], 0)
 

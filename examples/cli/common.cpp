@@ -1,5 +1,6 @@
 #include "common.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -194,7 +195,7 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         uint64_t limit = 0;
         const Status s = read_size(o.memory_limit, "--memory-limit").get(limit);
         if (!s.ok()) return s;
-        d.memory_limit_bytes = static_cast<size_t>(limit);
+        d.memory_limit_bytes = static_cast<size_t>(std::min<uint64_t>(limit, SIZE_MAX));
     }
     d.barriers_only = o.barriers_only;
     std::string index;

@@ -150,6 +150,7 @@ Worker Engine::worker() {
 
 void Engine::begin_turn(double switch_s) {
     turn_start_ = cli::now();
+    is_switched_ = true;
     turn_s_ = std::max(static_cast<double>(options_.turn_ms) * 1e-3, switch_s * kTurnOverSwitch);
 }
 
@@ -166,10 +167,11 @@ bool Engine::may_run(const Task& task) const {
 }
 
 Status Engine::read_prompt(const GenerationRequest& request, auspex::SyncReport* synced, bool* stopped) {
-    if (stopped) stop_prompt_ = Stop::after_a_piece;
+    if (stopped) stop_prompt_ = is_switched_ ? Stop::yes : Stop::after_a_piece;
     const Status s = session_.sync(request.ids, request.marks).get(*synced);
     if (stopped) *stopped = stop_prompt_ == Stop::stopped;
     stop_prompt_ = Stop::no;
+    is_switched_ = true;
     return s;
 }
 
@@ -199,6 +201,7 @@ void Engine::work() {
         task->has_begun = true;
         lock.unlock();
         begin_turn(0);
+        is_switched_ = false;
         bool complete = true;
         try {
             complete = task->run(worker);
@@ -215,6 +218,7 @@ void Engine::work() {
             ++counters_.n_turn;
             queue_.push_back(task);
         }
+        if (queue_.empty()) worker.max_rows = SIZE_MAX;  // those who left no room for it are gone
     }
     lock.unlock();
     costs_.save(session_);

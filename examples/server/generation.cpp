@@ -159,10 +159,7 @@ class Generation::Reply {
         return request_.scripted ? model_.encode(request_.scripted->reply, {true}).get(script_) : Status();
     }
 
-    bool may_pause() const {
-        if (request_.n_top_logprob >= 0 && !reply_.in_thinking()) return false;  // of tokens that were sampled ahead
-        return usage_.n_prompt + usage_.n_predicted < worker_.max_rows;
-    }
+    bool may_pause() const { return usage_.n_prompt + usage_.n_predicted < worker_.max_rows; }
 
     Status pause() {
         std::vector<ReplyEvent> parts;
@@ -329,6 +326,7 @@ bool Generation::run(Worker& worker) {
             fail(from_status(s));
             return true;
         }
+        if (usages_.size() < request_.n_choice && worker.is_turn_over()) return false;
     }
     GenerationEvent done;
     done.kind = GenerationEvent::Kind::done;

@@ -31,7 +31,7 @@ struct Worker {
     std::function<void(double)> begin_turn;  ///< with the seconds that the change to this conversation took
     std::function<bool()> is_turn_over;      ///< others wait, and it has lasted long enough
     /// Replies with this many rows or more, prompt included, are completed in one turn: the checkpoints had no room for
-    /// one of them between two turns.
+    /// one of them between two turns. SIZE_MAX again once nobody waits.
     size_t max_rows = SIZE_MAX;
     uint64_t n_replaced = 0;  ///< how often other work on the session may have replaced its rows and checkpoints
 

@@ -133,8 +133,8 @@ Status check(ServeOptions* o) {
     o->engine.max_queue = static_cast<size_t>(o->max_queue);
     uint64_t bytes = 0;
     s = cli::read_size(o->max_body, "--max-body").get(bytes);
-    o->http.max_body_bytes = bytes;
-    o->http.max_bodies_bytes = std::max<size_t>(2 * bytes, size_t{64} << 20);
+    o->http.max_body_bytes = static_cast<size_t>(std::min<uint64_t>(bytes, SIZE_MAX / 2));
+    o->http.max_bodies_bytes = std::max<size_t>(2 * o->http.max_body_bytes, size_t{64} << 20);
     std::error_code error;
     if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
         s = Status(cli::Code::not_found,
