@@ -104,8 +104,9 @@ class Engine {
     // Of the engine's thread: the turn of the task that runs.
     double turn_start_ = 0;
     double turn_s_ = 0;         ///< how long it may last: longer where going back to a reply takes longer
-    bool is_switched_ = false;  ///< it has gone back to its reply or read a prompt; what it reads now is no change
-    /// Whether the end of the turn stops the prompt that is being read. Each turn reads at least one piece.
+    bool is_switched_ = false;  ///< the change to its conversation is over; a further prompt does not count as one
+    /// Whether the end of the turn stops the prompt that is being read. One that the turn begins with has at least one
+    /// piece read.
     enum class Stop { no, after_a_piece, yes, stopped } stop_prompt_ = Stop::no;
 
     mutable std::mutex mutex_;
