@@ -887,7 +887,9 @@ struct DraftOptions {
     int depth = -1;
     uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
     float min_probability = 0;  ///< stop drafting where the MTP block's choice has less probability than this: 0..1
-    uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all. With kv_budget_bytes at most 4096
+    /// Rows the MTP block looks back; 0: all. With kv_budget_bytes at most 4096. checkpoint_bytes has its share for
+    /// what a checkpoint holds of them, whether the session drafts or not.
+    uint32_t window = 4096;
     /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0, or at least the
     /// size of the vocabulary: the model's own head. Takes memory for a copy of these rows.
     uint32_t n_vocab = 0;

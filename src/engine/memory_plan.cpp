@@ -468,8 +468,6 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 }
 
 Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context) {
-    const uint32_t window = DraftOptions().window;
-    if (!context.mtp || (context.mtp_window != 0 && context.mtp_window < window)) context.mtp_window = window;
     context.mtp = !plan.mtp.empty();
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));

@@ -27,8 +27,9 @@ Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<Memo
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
-/// What a checkpoint and a parked row take from the budget: with the rows of the draft block, where the model has one,
-/// also in a session that does not draft. What fits, and so which rows are computed again, does not depend on drafting.
+/// What a checkpoint and a parked row take from the budget: with the rows of the draft block at draft.window, where the
+/// model has one, also in a session that does not draft. What fits, and so which rows are computed again, does not
+/// depend on draft.source.
 Result<StateSizes> checkpoint_sizes(const Plan& plan, ContextOptions context);
 
 /// What the options of a session come to. The memory plan and the session have it from the same function, so the plan
