@@ -293,6 +293,17 @@ class Chat(BaseServer):
             self.refused(400, "not_supported_error", self.server.post("/v1/completions", {"prompt": prompt}),
                          "a list of 2 prompts, expected one")
 
+    def test_bytes_that_are_part_of_no_character_are_counted_as_shown(self):
+        pieces = self.ok(self.server.post("/tokenize", {"content": "\u4e16", "with_pieces": True}))["tokens"]
+        last = pieces[-1]
+        self.assertEqual(last["piece"], [0x96])
+        choice = self.ok(self.server.post("/v1/completions", {
+            "prompt": "Hello", "max_tokens": 3, "logprobs": 0, "logit_bias": {str(last["id"]): 100}}))
+        choice = choice["choices"][0]
+        self.assertEqual(choice["text"], "\ufffd\ufffd\ufffd")
+        self.assertEqual(choice["logprobs"]["tokens"], ["bytes:\\x96"] * 3)
+        self.assertEqual(choice["logprobs"]["text_offset"], [0, 1, 2])
+
 
 class Leaving(BaseServer):
     """Clients that close their connection while they are served."""

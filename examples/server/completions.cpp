@@ -14,15 +14,15 @@ class TextProtocol final : public OpenAiProtocol {
     void event(uint32_t i, const auspex::ReplyEvent& e) override { chunk(i, e.text, nullptr); }
     void end_choice(uint32_t i, const Choice& c) override {
         chunk(i, "", finish_name(c));
-        n_character_ = 0;
+        counter_ = {};
     }
     Json answer(const std::vector<Choice>& choices) override {
         Json shown = Json::array();
         for (const Choice& c : choices) {
-            size_t n_character = 0;
+            CharacterCounter counter;
             shown.push_back({{"text", c.content},
                              {"index", shown.size()},
-                             {"logprobs", c.logprobs.empty() ? Json() : text_logprobs(c.logprobs, &n_character)},
+                             {"logprobs", c.logprobs.empty() ? Json() : text_logprobs(c.logprobs, &counter)},
                              {"finish_reason", finish_name(c)}});
         }
         return whole(std::move(shown), choices);
@@ -33,12 +33,12 @@ class TextProtocol final : public OpenAiProtocol {
         Json all = head_;
         Json choice = {{"text", text}, {"index", i}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
         if (finish) choice["finish_reason"] = finish;
-        if (!logprobs_.empty()) choice["logprobs"] = text_logprobs(logprobs_, &n_character_);
+        if (!logprobs_.empty()) choice["logprobs"] = text_logprobs(logprobs_, &counter_);
         logprobs_.clear();
         all["choices"] = Json::array({choice});
         write_data(all);
     }
-    size_t n_character_ = 0;  ///< in the tokens before logprobs_
+    CharacterCounter counter_;  ///< of the tokens before logprobs_
 };
 
 /// llama.cpp's own form: one choice, flat members.

@@ -33,8 +33,6 @@ std::string text_name(const std::string& bytes) {
     return name;
 }
 
-bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
 }  // namespace
 
 void refuse_included_logprobs(const Fields& fields, const std::string& instead) {
@@ -88,7 +86,25 @@ Json chat_logprobs(const std::vector<TokenLogprob>& all) {
     return {{"content", std::move(content)}};
 }
 
-Json text_logprobs(const std::vector<TokenLogprob>& all, size_t* n_character) {
+// The table of well-formed byte sequences of the Unicode Standard, section 3.9.
+size_t CharacterCounter::add(char c) {
+    const unsigned byte = static_cast<unsigned char>(c);
+    if (n_missing_ > 0 && byte >= lowest_ && byte <= highest_) {
+        ++n_held_;
+        --n_missing_;
+    } else {
+        if (n_missing_ > 0) n_ += static_cast<size_t>(n_held_) - 1;  // it stays incomplete: each byte counts
+        ++n_;
+        n_held_ = 1;
+        n_missing_ = byte < 0xc2 || byte > 0xf4 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+    }
+    const bool is_first = n_held_ == 1;
+    lowest_ = is_first && byte == 0xe0 ? 0xa0 : is_first && byte == 0xf0 ? 0x90 : 0x80;
+    highest_ = is_first && byte == 0xed ? 0x9f : is_first && byte == 0xf4 ? 0x8f : 0xbf;
+    return n_ - 1;
+}
+
+Json text_logprobs(const std::vector<TokenLogprob>& all, CharacterCounter* counter) {
     Json tokens = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
     for (const TokenLogprob& t : all) {
         tokens.push_back(text_name(t.bytes));
@@ -96,9 +112,12 @@ Json text_logprobs(const std::vector<TokenLogprob>& all, size_t* n_character) {
         Json top = Json::object();
         for (const TokenLogprob& other : t.top) top[text_name(other.bytes)] = other.logprob;
         tops.push_back(std::move(top));
-        const bool goes_on = *n_character > 0 && !t.bytes.empty() && !begins_character(t.bytes[0]);
-        offsets.push_back(*n_character - (goes_on ? 1 : 0));
-        *n_character += static_cast<size_t>(std::count_if(t.bytes.begin(), t.bytes.end(), begins_character));
+        size_t offset = counter->n();
+        for (size_t i = 0; i < t.bytes.size(); ++i) {
+            const size_t at = counter->add(t.bytes[i]);
+            if (i == 0) offset = at;
+        }
+        offsets.push_back(offset);
     }
     return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}};
 }

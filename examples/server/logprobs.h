@@ -25,10 +25,24 @@ Result<TokenLogprob> find_logprob(const auspex::Model& model, Span<const float> 
 
 /// {"content": [{id, token, logprob, bytes, top_logprobs}]}
 Json chat_logprobs(const std::vector<TokenLogprob>& all);
+/// Counts the characters of a text that comes byte by byte. A byte that is part of none counts as one, because the
+/// text shows it as U+FFFD.
+class CharacterCounter {
+  public:
+    /// Returns the index of the character to which the byte belongs, if what follows completes that character.
+    size_t add(char c);
+    size_t n() const { return n_; }  ///< characters so far, with one that is not complete
+
+  private:
+    size_t n_ = 0;
+    int n_held_ = 0, n_missing_ = 0;     ///< bytes of the last one, there and to come
+    unsigned lowest_ = 0, highest_ = 0;  ///< its next byte
+};
+
 /// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. The offset of a token is that of the character to which
 /// its first byte belongs.
 ///
-/// n_character   characters that began before these tokens; counts on.
-Json text_logprobs(const std::vector<TokenLogprob>& all, size_t* n_character);
+/// counter   has counted the tokens before these, and goes on.
+Json text_logprobs(const std::vector<TokenLogprob>& all, CharacterCounter* counter);
 
 }  // namespace server
