@@ -246,17 +246,21 @@ ChatMessage said(const char* role, const char* text) {
 /// Whether the template shows tools and calls, and in which form. False: it shows tools, but calls in no known form.
 bool try_tools(ChatProgram& program, ChatTemplate* to) {
     ChatRequest request;
-    request.messages = {said("user", "question")};
-    request.tools = {R"({"type": "function", "function": {"name": "tried_tool", "description": "A tool.", )"
-                     R"("parameters": {"type": "object", "properties": {"flag": {"type": "boolean"}}}}})"};
+    request.messages.push_back(said("user", "question"));
+    request.tools.push_back(R"({"type": "function", "function": {"name": "tried_tool", "description": "A tool.", )"
+                            R"("parameters": {"type": "object", "properties": {"flag": {"type": "boolean"}}}}})");
     if (!contains(tried(program, request), "tried_tool")) return true;
     request.tools.clear();
     request.messages.push_back(said("assistant", ""));
-    request.messages.back().tool_calls = {
-        ToolCall{"tried_tool", {ToolArgument{"flag", "true", true}}, {ToolArgument{"id", "call00000", false}}}};
+    ToolCall call;
+    call.name = "tried_tool";
+    call.arguments.push_back({"flag", "true", true});
+    call.template_members.push_back({"id", "call00000", false});
+    request.messages.back().tool_calls.push_back(std::move(call));
     request.messages.push_back(said("tool", "result"));
-    request.messages.back().template_members = {ToolArgument{"name", "tried_tool", false},
-                                                ToolArgument{"tool_call_id", "call00000", false}};
+    std::vector<ToolArgument>& members = request.messages.back().template_members;
+    members.push_back({"name", "tried_tool", false});
+    members.push_back({"tool_call_id", "call00000", false});
     std::string shown = tried(program, request);
     // Without tojson, a map would be shown as Python's.
     if (!contains(shown, "tried_tool") || contains(shown, "{'flag'")) {
@@ -278,7 +282,7 @@ Result<ChatTemplate> read_program(std::string_view jinja, const TemplateTokens& 
     AUSPEX_TRY(jinja::parse(jinja).get(program->program));
     program->tokens = tokens;
     ChatRequest request;
-    request.messages = {said("user", "question")};
+    request.messages.push_back(said("user", "question"));
     ChatPrompt prompt;
     AUSPEX_TRY(run(*program, request, true).get(prompt));
     if (!contains(prompt.text(), "question"))

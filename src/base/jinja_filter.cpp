@@ -366,12 +366,23 @@ std::vector<Value> Run::keys_of(const std::vector<Value>& items, const Value* at
 }
 
 Value Run::sorted(std::vector<Value>&& items, const std::vector<Value>& keys, bool falls) {
-    std::vector<size_t> order(items.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // Python compares nothing in a list of one item, but libstdc++'s debug mode compares each item with itself.
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return a != b && step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
-    });
+    const auto precedes = [&](size_t a, size_t b) {
+        return step() && (falls ? less(keys[b], keys[a]) : less(keys[a], keys[b]));
+    };
+    // Merges neighbours of 1, 2, 4, ... items: stable as in Python, and safe with items that cannot be ordered.
+    const size_t n = items.size();
+    std::vector<size_t> order(n), merged(n);
+    for (size_t i = 0; i < n; ++i) order[i] = i;
+    for (size_t width = 1; width < n; width *= 2) {
+        for (size_t begin = 0; begin < n; begin += 2 * width) {
+            const size_t middle = std::min(begin + width, n), end = std::min(middle + width, n);
+            for (size_t to = begin, left = begin, right = middle; to < end; ++to) {
+                const bool from_right = left == middle || (right < end && precedes(order[right], order[left]));
+                merged[to] = order[from_right ? right++ : left++];
+            }
+        }
+        order.swap(merged);
+    }
     std::vector<Value> list;
     for (const size_t i : order) list.push_back(items[i]);
     return heap.list(std::move(list));
@@ -439,10 +450,8 @@ Value Run::divided(Filter which, const std::vector<Value>& items, const Argument
         std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
                                 items.begin() + static_cast<std::ptrdiff_t>(end));
         if (fill != nullptr && !fill->is(Value::Kind::none)) {
-            if (by_row)
-                part.resize(n, *fill);
-            else if (i >= rest)
-                part.push_back(*fill);
+            const size_t n_part = by_row ? n : part.size() + (i >= rest ? 1 : 0);
+            while (part.size() < n_part) part.push_back(*fill);
         }
         at = end;
         parts.push_back(heap.list(std::move(part)));

@@ -1,7 +1,6 @@
 #include "model.h"
 
 #include <algorithm>
-#include <map>
 
 #include "../base/chat.h"
 #include "../base/checksum.h"
@@ -377,14 +376,18 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     using namespace detail;
     if (!impl_) return std::string();
     const Plan& plan = impl_->plan;
-    std::map<std::string, uint64_t> n_tensor, n_byte;  // by type
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        n_tensor[type_info(s.type).name] += 1;
-        n_byte[type_info(s.type).name] += row_bytes(s.type, s.n_value());
-    }
+    const auto type_name = [](uint32_t i) { return std::string_view(type_info(kAllTypes[i]).name); };
     std::string text;
-    for (const auto& t : n_tensor) text.append(say(t.first, ": ", t.second, " tensors, ", n_byte[t.first], " bytes\n"));
+    for (const uint32_t i : sorted_indices(sizeof kAllTypes / sizeof *kAllTypes,
+                                           [&](uint32_t a, uint32_t b) { return type_name(a) < type_name(b); })) {
+        uint64_t n_tensor = 0, n_byte = 0;
+        for (const Slot& s : plan.slots) {
+            if (s.role != SlotRole::weight || s.type != kAllTypes[i]) continue;
+            n_tensor += 1;
+            n_byte += row_bytes(s.type, s.n_value());
+        }
+        if (n_tensor != 0) text.append(say(type_name(i), ": ", n_tensor, " tensors, ", n_byte, " bytes\n"));
+    }
     text.append("trunk\n" + print_tape(plan, plan.trunk));
     for (size_t i = 0; i < plan.mtp.size(); ++i)
         text.append(say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +

@@ -525,7 +525,7 @@ bool ExprPool::search(ExprId e) {
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::vector<uint32_t> depth{0};
-    std::unordered_map<ExprId, bool> queued{{e, true}};
+    ExprSet queued{{e, e}};
     // Among texts that may be equally long, the one that lacks the fewest bytes comes first.
     using Open = std::pair<uint64_t, size_t>;
     std::vector<Open> open{{0, 0}};
@@ -549,7 +549,7 @@ bool ExprPool::search(ExprId e) {
                 hint_ = c;
                 return matches_something(at);
             }
-            if (!queued.emplace(d, true).second) continue;
+            if (!queued.emplace(d, d).second) continue;
             const uint64_t missing = lengths(d).shortest,
                            whole = std::min(depth[at] + 1 + missing, expr_impl::kLongest);
             open.emplace_back(whole << 32 | missing, queue.size());

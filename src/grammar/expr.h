@@ -19,6 +19,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using ExprId = uint32_t;
+/// A set of expressions, each mapped to itself: std::unordered_set would be one more hash table, 1 KB of code.
+using ExprSet = std::unordered_map<ExprId, ExprId>;
 constexpr ExprId kNoMatch = 0;    ///< matches nothing
 constexpr ExprId kEmptyText = 1;  ///< matches the empty text
 constexpr uint32_t kUnbounded = UINT32_MAX;

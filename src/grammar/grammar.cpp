@@ -135,7 +135,7 @@ void Rules::sort_keys(ObjectRule& o) {
     std::vector<size_t> depths{0};
     for (uint32_t node = 0; node < o.keys.size(); ++node) {
         const size_t depth = add_children(o, texts, node, depths[node]);
-        depths.resize(o.keys.size(), depth);
+        while (depths.size() < o.keys.size()) depths.push_back(depth);
     }
 }
 
@@ -264,12 +264,12 @@ std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vect
 
 void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) const {
     std::vector<ExprId> open{e};
-    std::unordered_map<ExprId, bool> done;
+    ExprSet done;
     while (!open.empty()) {
         const ExprId at = open.back();
         open.pop_back();
         const ExprNode n = pool[at];
-        if (n.regular || !done.emplace(at, true).second) continue;
+        if (n.regular || !done.emplace(at, at).second) continue;
         switch (n.kind) {
             case ExprKind::concat:
                 open.push_back(n.a);

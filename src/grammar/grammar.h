@@ -128,13 +128,13 @@ struct PostOrder {
 
     explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
 
-    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
+    void used_by(ExprId e, std::vector<uint32_t>& out, ExprSet& done) const {
         std::vector<ExprId> open{e};
         while (!open.empty()) {
             const ExprId at = open.back();
             open.pop_back();
             const ExprNode& n = rules.pool[at];
-            if (n.regular || !done.emplace(at, true).second) continue;
+            if (n.regular || !done.emplace(at, at).second) continue;
             if (n.kind == ExprKind::rule) out.push_back(n.a);
             each_part(rules, at, [&open](ExprId p) { open.push_back(p); });
         }
@@ -149,7 +149,7 @@ struct PostOrder {
         const auto enter = [&](uint32_t rule) {
             seen[rule] = 1;
             std::vector<uint32_t> uses;
-            std::unordered_map<ExprId, bool> done;
+            ExprSet done;
             used_by(rules.body[rule], uses, done);
             stack.push_back({rule, std::move(uses), 0});
         };

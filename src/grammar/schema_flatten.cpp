@@ -104,8 +104,7 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
 Status SchemaCompiler::run() {
     rules_.start = rule_of({&root_}, ValuePlace::json);
     AUSPEX_TRY(compile_rules());
-    const std::set<std::string> notes = ignored();
-    rules_.ignored.assign(notes.begin(), notes.end());
+    for (const std::string& note : ignored()) rules_.ignored.push_back(note);
     return finished(rules_.finish());
 }
 

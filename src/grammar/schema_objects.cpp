@@ -203,8 +203,8 @@ bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
 
 void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed,
                                 ValuePlace place) {
-    std::set<std::string> seen;
-    const std::set<std::string> required(f.required.begin(), f.required.end());
+    std::set<std::string> seen, required;
+    for (const std::string& name : f.required) required.insert(name);
     const auto add = [&](const std::string& name) {
         if (!seen.insert(name).second) return;
         listed.push_back(name);

@@ -86,7 +86,7 @@ Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Di
     const uint32_t interval = b.u32_or("full_attention_interval", 4, 1, 1024);
     if (!b.ok()) return b.status();
 
-    d.recurrent.resize(header.n_block);
+    d.recurrent = std::vector<bool>(header.n_block);
     for (uint32_t i = 0; i < header.n_block; ++i) d.recurrent[i] = i < header.n_layer && (i + 1) % interval != 0;
     if (const Meta* mask = b.file().find(b.key("attention.recurrent_layers"))) {
         if (!mask->is_array || mask->n != header.n_block)

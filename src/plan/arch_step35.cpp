@@ -66,6 +66,7 @@ void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     for (const char* part : {"attn_gate.weight", "attn_q_norm.weight", "attn_k_norm.weight"})
         check_alike(b, header, part);
     const uint32_t mask = b.u32_or("rope.scaling.apply_mask", 1, 0, 3);
+    d.factors = std::vector<bool>(n);
     for (uint32_t i = 0; i < n && b.ok(); ++i) {
         AttnDims a;
         a.n_head = n_head[i];
@@ -78,7 +79,7 @@ void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
         a.window = windowed[i] ? window : 0;
         a.eps = header.eps;
         d.attn.push_back(a);
-        d.factors.push_back((mask & (windowed[i] ? 2u : 1u)) != 0);
+        d.factors[i] = (mask & (windowed[i] ? 2u : 1u)) != 0;
     }
 }
 

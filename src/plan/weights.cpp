@@ -39,7 +39,7 @@ void Weights::done(SlotId id, uint64_t n_byte) const {
 
 Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
     Weights found;
-    found.data.resize(plan.slots.size(), nullptr);
+    found.data = std::vector<const std::byte*>(plan.slots.size());
     found.pieces.resize(plan.slots.size());
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slots[id];

@@ -33,8 +33,8 @@ void CpuContext::lay_out(const ContextOptions& options) {
     const uint32_t n_thread = model_->pool->n_thread();
     n_placed_ = 0;
     rows_.assign(plan.slots.size(), nullptr);
-    kv_.assign(plan.slots.size(), KvCache());
-    delta_.assign(plan.slots.size(), DeltaState());
+    kv_ = std::vector<KvCache>(plan.slots.size());
+    delta_ = std::vector<DeltaState>(plan.slots.size());
     conv_.assign(plan.slots.size(), nullptr);
     rotations_.clear();
 
@@ -156,7 +156,7 @@ void CpuContext::place_activations(const ContextOptions& options) {
 Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    mtp_only_.assign(model_->plan->slots.size(), false);
+    mtp_only_ = std::vector<bool>(model_->plan->slots.size());
     context_impl::mark(model_->plan->trunk, &mtp_only_);
     mtp_only_.flip();
     AUSPEX_TRY(kv_shapes(*model_->plan, options).get(kv_shapes_));

@@ -204,7 +204,7 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
     model->number = pool->new_number();
     model->allocator = allocator;
     model->matrices.resize(plan.slots.size());
-    model->vectors.resize(plan.slots.size(), nullptr);
+    model->vectors = std::vector<const float*>(plan.slots.size());
     if (weights.keep) model->file_rows = weights.data;
     const std::vector<Use> use = uses(plan);
     uint64_t key = 0;
