@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 AUSPEX_SMALL_CODE_BEGIN
 namespace auspex {
@@ -18,9 +19,11 @@ constexpr uint64_t kMaxPiece = uint64_t{1} << 30;  // of one call of the operati
 inline Status refused(const std::string& path, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
     const bool full = why == std::errc::no_space_on_device || why == std::errc::file_too_large;
+    const bool large = why == std::errc::value_too_large;
     return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
                 missing ? ". Check the path and that its folder exists."
                 : full  ? ". Free some space, or save to another disk."
+                : large ? kSmallFilesOnly
                         : ". Check that this user may do that and that the disk works.");
 }
 inline Status not_regular(const std::string& path) {
@@ -164,11 +167,19 @@ inline bool size_of(intptr_t h, uint64_t* to) {
     *to = static_cast<uint64_t>(info.st_size);
     return true;
 }
+/// False, with errno set, if off_t has too few bits.
+inline bool fits_offset(uint64_t end) {
+    const bool fits = end <= static_cast<uint64_t>(std::numeric_limits<off_t>::max());
+    if (!fits) errno = EOVERFLOW;
+    return fits;
+}
 /// Bytes read, 0 at the end, or -1.
 inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    if (!fits_offset(at + n)) return -1;
     return ::pread(static_cast<int>(h), to, static_cast<size_t>(n), static_cast<off_t>(at));
 }
 inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    if (!fits_offset(at + n)) return -1;
     return ::pwrite(static_cast<int>(h), from, static_cast<size_t>(n), static_cast<off_t>(at));
 }
 inline bool was_interrupted() { return errno == EINTR; }
@@ -179,7 +190,7 @@ inline bool sync_file(intptr_t h) {
     return done == 0;
 }
 inline bool cut_file(intptr_t h, uint64_t size) {
-    return ::ftruncate(static_cast<int>(h), static_cast<off_t>(size)) == 0;
+    return fits_offset(size) && ::ftruncate(static_cast<int>(h), static_cast<off_t>(size)) == 0;
 }
 inline bool rename_file(const std::string& from, const std::string& to) {
     return ::rename(from.c_str(), to.c_str()) == 0;

@@ -51,11 +51,10 @@ inline Status changed(const Part& part, size_t got) {
 /// An error of the operating system, in its words.
 inline Status refused(const std::string& name, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
-    const bool large = why == std::errc::value_too_large;  // off_t has 32 bits
+    const bool large = why == std::errc::value_too_large;
     return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " ", name, ": ", why.message(),
                 missing ? ". Check the path."
-                : large ? ". This program was compiled for files of less than 2 GiB. Use a 64-bit build, or compile it "
-                          "with -D_FILE_OFFSET_BITS=64."
+                : large ? kSmallFilesOnly
                         : ". Check that this user may read it and that the disk works.");
 }
 /// How errors name a part of an open file.

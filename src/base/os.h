@@ -14,6 +14,11 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// What to do about std::errc::value_too_large, which a file of 2 GiB gives where off_t has 32 bits.
+constexpr const char* kSmallFilesOnly =
+    ". This program was compiled for files of less than 2 GiB. Use a 64-bit build, or compile it with "
+    "-D_FILE_OFFSET_BITS=64.";
+
 /// Of the last call that failed on this thread.
 inline std::error_code last_error() {
 #if defined(_WIN32)

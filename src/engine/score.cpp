@@ -143,7 +143,12 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     std::unique_ptr<Context> context;
     AUSPEX_TRY(s.model->program->open(options).get(context));
     score_impl::Teacher teacher{s, *context, all, 1 + size_t{depth}};
-    std::vector<float> hidden(all.size() * plan.d_model), next(hidden.size());
+    const uint64_t n_value = uint64_t{all.size()} * plan.d_model;
+    if (n_value > SIZE_MAX / sizeof(float))
+        return fail(Code::out_of_memory, "the hidden rows of ", all.size(), " tokens take ", n_value * sizeof(float),
+                    " bytes, more than a ", 8 * sizeof(size_t),
+                    "-bit process can hold. Use a 64-bit build, or give fewer tokens.");
+    std::vector<float> hidden(static_cast<size_t>(n_value)), next(hidden.size());
     const auto keep_trunk = [&](size_t p, uint32_t n) { return teacher.keep_hidden(plan.trunk, p, n, &hidden); };
     AUSPEX_TRY(teacher.pass(plan.trunk, 0, all.size(), nullptr, keep_trunk));
     for (uint32_t d = 1; d <= depth; ++d) {
